@@ -1,0 +1,11 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Monotonic time. Only programs and benchmarks read it; the library's decisions take time as an
+ * argument (contract 18). */
+#ifndef SC_BASE_CLOCK_H
+#define SC_BASE_CLOCK_H
+
+#include <stdint.h>
+
+uint64_t sc_clock_now_ns(void);
+
+#endif
