@@ -111,6 +111,7 @@ enum sc_subsystem {
 typedef struct sc_heap_stats {
     uint64_t live_bytes;      /* the subsystem's own count of what it asked for and has not freed */
     uint64_t live_count;      /* allocations alive */
+    uint64_t foreign_bytes;   /* of live_bytes, what a caller's sc_allocator serves */
     uint64_t allocated_bytes; /* jemalloc: live bytes of the arena, size classes included; else 0 */
     uint64_t resident_bytes;  /* jemalloc: resident bytes of the arena; else 0 */
     bool has_arena;           /* a jemalloc arena serves the subsystem */

@@ -5,9 +5,10 @@
 
 #include "statecache/status.h"
 
-/* Fills the thread's error record and returns `status`. Use through SC_FAIL. */
-sc_status sc_error_set(const char *function, sc_status status, int system_code, const char *fmt, ...)
-    __attribute__((format(printf, 4, 5)));
+/* Fills the thread's error record and returns `status`, which is not SC_OK. `function` is static.
+ * Arguments may point into the record itself. Use through SC_FAIL. */
+sc_status sc_error_set(const char *function, sc_status status, int system_code, const char *fmt,
+    ...) __attribute__((format(printf, 4, 5)));
 
 #define SC_FAIL(status, ...) sc_error_set(__func__, (status), 0, __VA_ARGS__)
 #define SC_FAIL_SYS(status, code, ...) sc_error_set(__func__, (status), (code), __VA_ARGS__)

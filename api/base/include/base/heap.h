@@ -19,12 +19,13 @@ struct sc_heap {
  * SC_ERR_INVALID. Needs no deinit. */
 sc_status sc_heap_init(struct sc_heap *heap, enum sc_subsystem subsystem, const sc_allocator *user);
 
-/* NULL on failure (no error record is set; the caller reports SC_ERR_NO_MEMORY). bytes > 0.
- * Alignment: at least 16; `align` a power of two. Memory is not cleared. */
+/* NULL on failure (no error record is set; the caller reports SC_ERR_NO_MEMORY). bytes > 0
+ * (asserted). Alignment: at least 16; `align` a power of two. Memory is not cleared. */
 void *sc_heap_alloc(struct sc_heap *heap, size_t bytes, size_t align);
-/* Cleared, 16-aligned array; checks count * item_bytes for overflow. */
+/* Cleared, 16-aligned array; both > 0 (asserted); checks count * item_bytes for overflow. */
 void *sc_heap_calloc(struct sc_heap *heap, size_t count, size_t item_bytes);
-/* Grows or shrinks a 16-aligned block; on failure returns NULL and the old block stays. */
+/* Grows or shrinks a 16-aligned block; on failure returns NULL and the old block stays. `ptr` NULL
+ * with old_bytes 0 allocates. */
 void *sc_heap_realloc(struct sc_heap *heap, void *ptr, size_t old_bytes, size_t new_bytes);
 /* `bytes` must be what was asked for. NULL is allowed. */
 void sc_heap_free(struct sc_heap *heap, void *ptr, size_t bytes);
