@@ -1,11 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-option(SC_WITH_CUDA "Build the CUDA backend when nvcc is found" OFF)
-option(SC_WITH_JEMALLOC "Link programs with jemalloc" ON)
+# Options, language level and warning flags of the whole tree.
+set(SC_WITH_CUDA "AUTO" CACHE STRING "CUDA backend: AUTO (when nvcc is found), ON (required), OFF")
+set_property(CACHE SC_WITH_CUDA PROPERTY STRINGS AUTO ON OFF)
+option(SC_WITH_JEMALLOC "Link programs (never the library) with jemalloc" ON)
 option(SC_BUILD_TESTS "Build the tests" ON)
 option(SC_BUILD_BENCH "Build statecache-bench" ON)
 option(SC_WERROR "Turn warnings into errors" OFF)
-set(SC_SANITIZE "" CACHE STRING "Sanitizers: empty, address, thread")
-set(SC_ASSERT_LEVEL "1" CACHE STRING "1 release, 2 hot-path checks and poison, 3 whole-structure walks")
+set(SC_SANITIZE "" CACHE STRING "Sanitizers: empty, address (with undefined) or thread")
+set_property(CACHE SC_SANITIZE PROPERTY STRINGS "" address thread)
+set(SC_ASSERT_LEVEL "1" CACHE STRING
+    "1 release, 2 hot-path checks and poison, 3 whole-structure walks")
+set_property(CACHE SC_ASSERT_LEVEL PROPERTY STRINGS 1 2 3)
+if(NOT SC_ASSERT_LEVEL MATCHES "^[123]$")
+    message(FATAL_ERROR "SC_ASSERT_LEVEL must be 1, 2 or 3, not '${SC_ASSERT_LEVEL}'")
+endif()
 
 set(CMAKE_C_STANDARD 11)
 set(CMAKE_C_STANDARD_REQUIRED ON)
@@ -18,8 +26,10 @@ if(NOT CMAKE_BUILD_TYPE)
 endif()
 
 find_package(Threads REQUIRED)
+find_package(PkgConfig REQUIRED)
 
 # Flags for our own code only; consumers of the installed library see none of them.
+# -ffp-contract=off: the bits of a state must not depend on which products the compiler fuses.
 add_library(sc_flags INTERFACE)
 target_compile_options(sc_flags INTERFACE -Wall -Wextra -Wundef -Wshadow -Wconversion
     -Wmissing-prototypes -Wstrict-prototypes -Wvla -ffp-contract=off -fno-omit-frame-pointer)
@@ -28,7 +38,8 @@ if(SC_WERROR)
     target_compile_options(sc_flags INTERFACE -Werror)
 endif()
 if(SC_SANITIZE STREQUAL "address")
-    target_compile_options(sc_flags INTERFACE -fsanitize=address,undefined -fno-sanitize-recover=all)
+    target_compile_options(sc_flags INTERFACE
+        -fsanitize=address,undefined -fno-sanitize-recover=all)
     target_link_options(sc_flags INTERFACE -fsanitize=address,undefined)
     target_compile_definitions(sc_flags INTERFACE SC_PLAIN_MALLOC=1)
 elseif(SC_SANITIZE STREQUAL "thread")
@@ -38,3 +49,40 @@ elseif(SC_SANITIZE STREQUAL "thread")
 elseif(NOT SC_SANITIZE STREQUAL "")
     message(FATAL_ERROR "SC_SANITIZE must be empty, address or thread, not '${SC_SANITIZE}'")
 endif()
+
+# Programs (tests, bench) link jemalloc through this target; it is empty in sanitizer builds.
+add_library(sc_program INTERFACE)
+if(SC_WITH_JEMALLOC AND SC_SANITIZE STREQUAL "")
+    pkg_check_modules(JEMALLOC REQUIRED IMPORTED_TARGET jemalloc)
+    target_link_libraries(sc_program INTERFACE PkgConfig::JEMALLOC)
+endif()
+
+# CUDA. The device backend has no sources yet, so nothing more than the tool chain is checked.
+if(NOT SC_WITH_CUDA MATCHES "^(AUTO|ON|OFF)$")
+    message(FATAL_ERROR "SC_WITH_CUDA must be AUTO, ON or OFF, not '${SC_WITH_CUDA}'")
+endif()
+set(SC_CUDA_NOTE "left out (SC_WITH_CUDA=OFF)")
+if(NOT SC_WITH_CUDA STREQUAL "OFF")
+    find_program(SC_NVCC nvcc HINTS ENV CUDACXX ENV CUDA_HOME ENV CUDA_PATH /usr/local/cuda
+        PATH_SUFFIXES bin)
+    if(SC_WITH_CUDA STREQUAL "ON")
+        if(NOT SC_NVCC)
+            message(FATAL_ERROR "SC_WITH_CUDA=ON, but there is no nvcc: install the CUDA Toolkit "
+                "or put its bin folder on PATH")
+        endif()
+        set(CMAKE_CUDA_COMPILER ${SC_NVCC})
+        set(CMAKE_CUDA_ARCHITECTURES 90a)
+        enable_language(CUDA)
+        set(SC_CUDA_NOTE "nvcc works; there are no CUDA sources yet, only the host backend is built")
+    elseif(SC_NVCC)
+        set(SC_CUDA_NOTE "nvcc found; there are no CUDA sources yet, only the host backend is built")
+    else()
+        set(SC_CUDA_NOTE "left out (no nvcc found)")
+    endif()
+endif()
+
+function(sc_print_summary)
+    message(STATUS "statecache ${PROJECT_VERSION}: ${CMAKE_BUILD_TYPE}, assertions level "
+        "${SC_ASSERT_LEVEL}, sanitizers '${SC_SANITIZE}'")
+    message(STATUS "CUDA: ${SC_CUDA_NOTE}")
+endfunction()
