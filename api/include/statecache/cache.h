@@ -1,0 +1,342 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/** The life of a request in a cache of recurrent states.
+ *
+ *   look-up  ->  acquire  ->  [ plan  ->  (the engine's forward)  ->  commit ]*  ->  release
+ *
+ * A scheduler asks how much of a prompt can be resumed (`sc_cache_lookup`, pure), takes a lease on it
+ * (`sc_cache_acquire`: pins the hit, takes a working slot), and for each forward plans which slots the
+ * kernels read and write (`sc_step_plan`), runs the kernels, and commits what really happened
+ * (`sc_step_commit`). Only then are the step's saves published. `sc_lease_release` keeps or discards
+ * the end. Memory of states is the pool's (statecache/pool.h); KV ids are the engine's: one `int32`
+ * for each page of tokens, handed in when the page is complete, handed back through
+ * `sc_cache_drain` when the cache lets go of it.
+ *
+ *   acquire --no room--> nothing is held
+ *      '-----------------> READY
+ *   READY --plan--> RUNNING --commit--> READY
+ *   RUNNING --abort, launched--> LOST --release--> gone;   abort, not launched: as if never planned
+ *   READY --release--> gone;    RUNNING --release--> DRAINING --commit or abort--> gone
+ *
+ * Kernels read a snapshot in place (source slot) and write the working slot (destination): a hit
+ * copies nothing. When a row ends where a state is to be saved, its working slot is *frozen*: it
+ * becomes the snapshot, and the next step reads it and writes a fresh slot.
+ *
+ * Exactness. Resuming gives the bits of not having stopped (design contract 10) for a cold run with
+ * the same history: the same non-grid cuts and the same runs of prefill and decode.
+ * `sc_lease_history` reads it. KV and state that are offered together always come from one history.
+ *
+ * Threads: look-ups, statistics and `info` calls from any thread; all other calls are mutators, of
+ * which the cache admits one at a time (it serialises them itself by one lock, which is never held over I/O
+ * or device calls). Decisions are a pure function of the sequence of mutating calls (contract 18).
+ *
+ * Not yet here: several steps in flight, marks, tails inside a page, forks, lower tiers. */
+#ifndef STATECACHE_CACHE_H
+#define STATECACHE_CACHE_H
+
+#include "statecache/pool.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct sc_cache sc_cache;
+typedef struct sc_namespace { uint32_t id, generation; } sc_namespace;
+typedef struct sc_lease { uint32_t id, generation; } sc_lease;
+typedef uint64_t sc_step; /* one forward of the engine; strictly increasing, > 0 */
+
+/** What the cache saves by itself. */
+enum {
+    SC_SAVE_PROMPT_END = 1, /* the end of the prompt: exactly, when a page ends there; else its last grid point */
+    SC_SAVE_BRANCH = 2,     /* where a prompt leaves what the tree knows, cut to the grid */
+    SC_SAVE_DECODE = 4,     /* decode positions: see decode_interval */
+    SC_SAVE_END = 8,        /* release with keep, when a page ends there */
+    SC_SAVE_DEFAULT = 15
+};
+
+typedef struct sc_cache_options {
+    size_t struct_size;
+    sc_pool *pool;             /* states; borrowed, exclusively, until the cache is destroyed */
+    sc_pool *extras;           /* NULL, or a pool of what only running requests need: one slot a lease */
+    uint32_t page_tokens;      /* >= 1: tokens for each KV id */
+    bool without_kv;           /* pure recurrent models: no KV ids are exchanged */
+    uint32_t row_max;          /* rows of one step at most; default 256 */
+    uint32_t save_max;         /* prefill saves of one step at most; default 256 */
+    uint32_t lease_max;        /* leases alive at most; default 1024 */
+    uint32_t lease_token_max;  /* tokens of one lease at most; default 2^20 */
+    uint64_t token_max;        /* tokens in the index at most; 0: no limit */
+    uint32_t path_snapshots_max; /* snapshots on one path; 0: no cap */
+    uint32_t save_flags;       /* SC_SAVE_ */
+    uint32_t decode_interval;  /* tokens, multiple of the page; 0: the page if it is > 1, else none.
+                                * A lease keeps the newest of these; the one before goes unless it was used */
+    bool keep_cuts;            /* true: never cut a row back to the grid */
+    const sc_allocator *allocator; /* NULL: default */
+} sc_cache_options;
+#define SC_CACHE_OPTIONS_INIT                                                                      \
+    {sizeof(sc_cache_options), NULL, NULL, 1, false, 256, 256, 1024, 1u << 20, 0, 0,               \
+        SC_SAVE_DEFAULT, 0, false, NULL}
+
+/** Errors: SC_ERR_INVALID, SC_ERR_BUSY (a pool is used by another cache or has slots taken),
+ * SC_ERR_OVERFLOW (grid), SC_ERR_NO_MEMORY. On error nothing is held. */
+SC_API sc_status sc_cache_create(const sc_cache_options *options, sc_cache **cache_out);
+/** Gives all slots back to the pools. SC_ERR_BUSY, changing nothing, while a lease is alive.
+ * NULL is allowed. KV ids that the tree still held are the engine's again without being drained. */
+SC_API sc_status sc_cache_destroy(sc_cache *cache);
+
+/** Opens (or finds) the namespace of these weights: keys of two namespaces never match.
+ * `fingerprint` NULL: the pool's schema; otherwise it must be the schema's (SC_ERR_MISMATCH).
+ * Errors: SC_ERR_INVALID, SC_ERR_MISMATCH, SC_ERR_NO_MEMORY. */
+SC_API sc_status sc_namespace_open(sc_cache *cache, const sc_fingerprint *fingerprint,
+    uint64_t adapter_id, uint64_t adapter_generation, sc_namespace *namespace_out);
+/** Drops all that is cached under it. SC_ERR_STALE; SC_ERR_BUSY while a lease uses it. */
+SC_API sc_status sc_namespace_close(sc_cache *cache, sc_namespace ns);
+
+typedef struct sc_mark { uint32_t at; uint8_t id[16]; } sc_mark; /* from this token on, content also depends on id */
+
+/** A prompt. Frozen: passed in arrays. */
+typedef struct sc_key {
+    sc_namespace ns;
+    const int32_t *tokens;
+    const sc_mark *marks;    /* marks are not there yet: mark_count must be 0 (SC_ERR_UNSUPPORTED) */
+    uint32_t token_count, mark_count;
+    uint32_t len_max;        /* longest prefix to resume; 0: token_count - 1, since logits need one token */
+} sc_key;
+
+/** Why no more of a prompt could be resumed. Numbers are never reused. */
+#define SC_REASON_LIST(X)                                                                          \
+    X(SC_REASON_NONE, 0, "all that was asked for")                                                 \
+    X(SC_REASON_NO_PREFIX, 1, "the tokens beyond were never seen")                                 \
+    X(SC_REASON_NO_STATE, 2, "tokens shared, but no state was saved beyond")                       \
+    X(SC_REASON_EVICTED, 3, "a state was saved beyond and evicted")                                \
+    X(SC_REASON_TOO_SHORT, 4, "the prompt is shorter than a page and a token")                     \
+    X(SC_REASON_PENDING, 5, "another lease is computing it")
+typedef enum sc_reason {
+#define SC_REASON_ENUM(name, value, text) name = value,
+    SC_REASON_LIST(SC_REASON_ENUM)
+#undef SC_REASON_ENUM
+        SC_REASON_COUNT = 6
+} sc_reason;
+/** Text of a reason; never NULL. */
+SC_API const char *sc_reason_text(sc_reason reason);
+
+enum { SC_TIER_DEVICE = 0, SC_TIER_HOST = 1, SC_TIER_DISK = 2, SC_TIER_REMOTE = 3, SC_TIER_COUNT = 4 };
+
+typedef struct sc_answer {
+    uint32_t kv_len;                     /* tokens whose KV is there, in whole pages */
+    uint32_t branch_len;                 /* grid point worth saving, 0 if none */
+    uint32_t state_len[SC_TIER_COUNT];   /* longest resumable prefix by tier (device only, for now) */
+    uint64_t restore_ns[SC_TIER_COUNT];
+    uint32_t pending_len;                /* 0 for now */
+    sc_step pending_step;
+    sc_reason reason;                    /* why not more */
+    sc_status status;                    /* of this item: SC_OK, SC_ERR_STALE (namespace), SC_ERR_INVALID, ... */
+} sc_answer;
+
+/** Finds how much of each key can be resumed. Changes nothing: not the tree, not the order.
+ * A miss is success. Threads: any. Errors: SC_ERR_INVALID; per item in `status`.
+ * Cost: O(tokens); never allocates. */
+SC_API sc_status sc_cache_lookup(const sc_cache *cache, const sc_key *keys, uint32_t count,
+    sc_answer *answers_out);
+
+/** Frozen: passed in arrays. */
+typedef struct sc_request {
+    sc_key key;
+    uint64_t deadline_ns;     /* for restores; not used yet */
+    uint32_t flags;           /* 0 */
+    uint32_t depth;           /* steps in flight; 0 or 1 */
+    uint64_t reserved[8];     /* 0 */
+} sc_request;
+
+/** Takes a lease on each request: pins its hit, copies its tokens, takes a working slot (evicting
+ * unpinned snapshots if need be) and a slot of the extras pool. All or nothing for each item.
+ * `each_out[i]`: SC_OK; SC_ERR_NO_SLOT (not now: nothing is held); SC_ERR_LIMIT (lease_max,
+ * lease_token_max); SC_ERR_STALE (namespace); SC_ERR_INVALID; SC_ERR_UNSUPPORTED; SC_ERR_NO_MEMORY.
+ * The call's own status is for bad arguments. */
+SC_API sc_status sc_cache_acquire(sc_cache *cache, const sc_request *requests, uint32_t count,
+    uint64_t now_ns, sc_lease *leases_out, sc_status *each_out);
+
+typedef enum sc_lease_state {
+    SC_LEASE_WAITING = 1, /* a lower tier is being read; does not happen yet */
+    SC_LEASE_READY = 2,
+    SC_LEASE_RUNNING = 3,
+    SC_LEASE_LOST = 4,
+    SC_LEASE_DRAINING = 5
+} sc_lease_state;
+
+/** What a snapshot was saved for. */
+typedef enum sc_save_kind {
+    SC_KIND_NONE = 0,
+    SC_KIND_PROMPT_END = 1,
+    SC_KIND_BRANCH = 2,
+    SC_KIND_DECODE = 3,
+    SC_KIND_END = 4,
+    SC_KIND_POINT = 5
+} sc_save_kind;
+
+typedef struct sc_lease_info {
+    sc_lease_state state;
+    uint32_t resume_len;     /* what acquire resumed: computing starts at this token */
+    sc_save_kind resume_kind;/* what the hit's snapshot was saved for */
+    uint32_t resume_slot;    /* id of the hit's slot (0: none): valid while pinned, until the first commit */
+    uint32_t prompt_len;     /* token_count of the key */
+    uint32_t len;            /* committed */
+    uint32_t token_count;    /* prompt and appended */
+    uint32_t branch_len;     /* position that will be saved as a branch point, 0 if none */
+    sc_reason reason;        /* why acquire resumed no more */
+    int32_t working_slot;    /* slot that the next step writes */
+    int32_t source_slot;     /* slot that the next step reads; 0: zero state */
+    int32_t extra_slot;      /* -1: none */
+    uint32_t kv_page_count;  /* pages whose ids the lease reads: hit and handed in */
+} sc_lease_info;
+/** SC_ERR_STALE. Threads: any. */
+SC_API sc_status sc_lease_info_get(const sc_cache *cache, sc_lease lease, sc_lease_info *info_out);
+
+/** One stretch of a history: tokens up to `end` were computed in one form. */
+typedef enum sc_form_kind { SC_FORM_KIND_PREFILL = 0, SC_FORM_KIND_DECODE = 1 } sc_form_kind;
+typedef struct sc_history { uint32_t end; sc_form_kind form; } sc_history;
+/** How the lease's committed state came to be, oldest first: a cold run that prefills and decodes in
+ * these stretches gives the same bits (prefill stretches may be cut at grid points at will).
+ * SC_ERR_STALE; SC_ERR_LIMIT when cap is short (`*count_out` says what is needed). */
+SC_API sc_status sc_lease_history(const sc_cache *cache, sc_lease lease, sc_history *history_out,
+    uint32_t cap, uint32_t *count_out);
+
+/** KV ids of consecutive pages. `ids` points into the cache: valid until the next mutating call on
+ * this lease (append, commit, adopt, release), whatever other leases do. */
+typedef struct sc_kv_span { const int32_t *ids; uint32_t page_first, page_count; } sc_kv_span;
+/** The ids a forward of this lease reads, from page `page_first` on, as spans: a hit copies nothing.
+ * Pages that the lease handed in itself are its own, also where the tree had others.
+ * SC_ERR_STALE; SC_ERR_LIMIT when cap is short. */
+SC_API sc_status sc_lease_kv_spans(const sc_cache *cache, sc_lease lease, uint32_t page_first,
+    sc_kv_span *spans_out, uint32_t cap, uint32_t *count_out);
+/** The same copied into one array. SC_ERR_LIMIT when cap is short. */
+SC_API sc_status sc_lease_kv_ids(const sc_cache *cache, sc_lease lease, uint32_t page_first,
+    int32_t *ids_out, uint32_t cap, uint32_t *count_out);
+/** Replaces the lease's duplicates by the tree's canonical ids; the duplicates go to the drain list.
+ * Only while no step is in flight (SC_ERR_STATE): forwards read the old ids. `*count_out`: replaced. */
+SC_API sc_status sc_lease_adopt(sc_cache *cache, sc_lease lease, uint32_t *count_out);
+
+/** Adds tokens (decoded, or a next message) to the lease. SC_ERR_STALE, SC_ERR_STATE (LOST,
+ * DRAINING), SC_ERR_LIMIT, SC_ERR_NO_MEMORY: nothing was added. */
+SC_API sc_status sc_lease_append(sc_cache *cache, sc_lease lease, const int32_t *tokens, uint32_t count);
+
+/** One row of a step: tokens [from, to) of a lease. Frozen. */
+typedef struct sc_row {
+    sc_lease lease;
+    uint32_t from, to;       /* from: the committed length; to: <= token_count */
+    const uint32_t *points;  /* positions to save, ascending, in (from, to]: on the grid, or == to on a page end */
+    uint32_t point_count;
+} sc_row;
+
+/** One step as a flat block of `int32`, laid out the same way in every step of a cache, so that one
+ * copy brings it into the buffers of a captured graph. Members named `at_` are offsets in words.
+ * Rows keep the caller's index; rows that were refused, and those beyond `row_count`, are padded:
+ * zero tokens, slots -1. Saves are padded with -1. */
+typedef struct sc_batch {
+    const int32_t *block;    /* borrowed: valid until the next plan */
+    uint32_t block_words;
+    uint32_t row_max, save_max;       /* as given at creation: the arrays' lengths */
+    uint32_t row_count, save_count, token_count;
+    uint32_t at_query_start_loc; /* [row_max + 1] first token of each row in the packed batch */
+    uint32_t at_position;        /* [row_max] absolute position of the row's first token */
+    uint32_t at_end;             /* [row_max] absolute end that was granted: `to`, or cut back to the grid */
+    uint32_t at_source;          /* [row_max] slot to read; 0: zero state; -1: no row */
+    uint32_t at_dest;            /* [row_max] slot to write; -1: no row */
+    uint32_t at_extra;           /* [row_max] slot of the extras pool, or -1 */
+    uint32_t at_decode;          /* [row_max] 1: decode form, one token; 0: chunk form; -1: no row */
+    uint32_t at_freeze;          /* [row_max] 1: the destination becomes a snapshot when committed */
+    uint32_t at_save_row;        /* [save_max] row of each prefill save */
+    uint32_t at_save_position;   /* [save_max] absolute position, on the grid */
+    uint32_t at_save_slot;       /* [save_max] slot that the chunk kernel writes */
+    uint32_t at_row_count;       /* [1] row_count */
+    uint32_t at_save_count;      /* [1] */
+    uint32_t at_token_count;     /* [1] */
+} sc_batch;
+
+/** Plans one forward: picks sources, destinations and saves. A row is decode if it is one token at or
+ * beyond the prompt's end, else prefill. A prefill row that ends inside the prompt is cut back to the
+ * grid where one lies in it. A save that finds no room is skipped and counted.
+ * `each_out[i]`: SC_OK; SC_ERR_STALE; SC_ERR_STATE (not READY); SC_ERR_LOST; SC_ERR_MISMATCH (`from` is not
+ * the committed length); SC_ERR_INVALID (empty row, `to` out of range, bad points, a lease named twice).
+ * Errors of the call (nothing is planned): SC_ERR_INVALID (null, step not increasing), SC_ERR_BUSY (a
+ * step is in flight), SC_ERR_LIMIT (count > row_max). */
+SC_API sc_status sc_step_plan(sc_cache *cache, sc_step step, const sc_row *rows, uint32_t count,
+    uint64_t now_ns, sc_batch *batch_out, sc_status *each_out);
+
+/** What a row really did. Frozen. */
+typedef struct sc_result {
+    sc_lease lease;
+    uint32_t len;             /* true length after the step: the end that was granted */
+    const int32_t *kv_ids;    /* ids of the pages that this row completed, in order */
+    uint32_t kv_count;        /* floor(len / page) - floor(from / page) */
+} sc_result;
+
+/** The step has finished on the device: publishes its saves, moves the leases on.
+ * Results name every row that was granted, in any order. All or nothing: on any error nothing
+ * changed and the step is still in flight. SC_ERR_NOT_FOUND (no such step), SC_ERR_INVALID, SC_ERR_MISMATCH
+ * (a length or KV count that does not fit), SC_ERR_STALE (a lease that is not in the step), SC_ERR_LIMIT
+ * (token_max cannot be kept: not an error of the call; such saves are skipped), SC_ERR_NO_MEMORY (retry or abort).
+ * `each_out` (may be NULL) says what was wrong with which result. */
+SC_API sc_status sc_step_commit(sc_cache *cache, sc_step step, const sc_result *results,
+    uint32_t count, sc_status *each_out);
+/** Gives the step up. Not launched: as if never planned. Launched: it has ended, outcome unknown:
+ * its leases are LOST and its saves discarded. SC_ERR_NOT_FOUND. */
+SC_API sc_status sc_step_abort(sc_cache *cache, sc_step step, bool launched);
+
+enum sc_release { SC_RELEASE_DISCARD = 0, SC_RELEASE_KEEP = 1 };
+/** Ends a lease. KEEP: tokens up to `len` (0: all that is committed) and their KV go into the index, and
+ * the state at the end becomes a snapshot when `len` is the committed length and a page ends there. With a
+ * step in flight the lease is DRAINING until that step ends. KV ids that the tree does not keep go to
+ * the drain list, as does nothing of an incomplete page: its id was never handed in.
+ * A LOST lease is always discarded. If memory for keeping is short the lease is discarded: SC_OK.
+ * Errors: SC_ERR_STALE, SC_ERR_INVALID (len beyond the committed length), SC_ERR_STATE (DRAINING). */
+SC_API sc_status sc_lease_release(sc_cache *cache, sc_lease lease, uint32_t len, enum sc_release how);
+
+/** Completions of transfers. There are no lower tiers yet: poll finds none, and apply accepts only
+ * an empty list (SC_ERR_NOT_FOUND otherwise). */
+typedef struct sc_done { uint64_t ticket; sc_status status; } sc_done;
+SC_API sc_status sc_cache_poll(sc_cache *cache, sc_done *done_out, uint32_t cap, uint32_t *count_out);
+SC_API sc_status sc_cache_apply(sc_cache *cache, const sc_done *done, uint32_t count, uint64_t now_ns);
+
+typedef struct sc_room {
+    uint32_t slots_free, slots_evictable, slots_held, slots_draining; /* held: working, in flight, pinned snapshots */
+    uint64_t pages_cached;    /* in the index */
+    uint64_t pages_evictable; /* of these, unpinned */
+    uint64_t pages_held;      /* handed in by living leases and not in the index */
+    uint64_t pages_drainable; /* waiting in the drain list */
+} sc_room;
+SC_API sc_status sc_cache_room(const sc_cache *cache, sc_room *room_out);
+/** Evicts least recently used content until at least `pages` KV pages and `slots` snapshots went, or
+ * nothing is left. `got_out`: pages_drainable and slots_free gained. Cost: what it evicts. */
+SC_API sc_status sc_cache_evict(sc_cache *cache, uint32_t pages, uint32_t slots, sc_room *got_out);
+/** Takes KV ids that the cache has let go, oldest first: they are the engine's again. */
+SC_API sc_status sc_cache_drain(sc_cache *cache, int32_t *kv_ids_out, uint32_t cap, uint32_t *count_out);
+
+enum { SC_SKIP_NO_SLOT = 0, SC_SKIP_EXISTS = 1, SC_SKIP_HISTORY = 2, SC_SKIP_LIMIT = 3, SC_SKIP_ABORTED = 4, SC_SKIP_COUNT = 5 };
+enum { SC_EVICT_FOR_SLOT = 0, SC_EVICT_ASKED = 1, SC_EVICT_WITH_KV = 2, SC_EVICT_SUPERSEDED = 3,
+    SC_EVICT_PATH_CAP = 4, SC_EVICT_HISTORY = 5, SC_EVICT_CLOSED = 6, SC_EVICT_COUNT = 7 };
+typedef struct sc_cache_stats {
+    size_t struct_size;         /* in: sizeof(sc_cache_stats) */
+    uint64_t acquired, released, refused;    /* leases */
+    uint64_t tokens_asked, tokens_hit;       /* prompt tokens of acquired leases; resumed ones */
+    uint64_t resumed, resumed_by_kind[6];    /* leases that resumed, by sc_save_kind */
+    uint64_t reason_count[SC_REASON_COUNT];  /* of acquired leases */
+    uint64_t steps, steps_aborted, rows, rows_cut;
+    uint64_t saves_planned, saves_published, saves_by_kind[6];
+    uint64_t saves_skipped[SC_SKIP_COUNT];
+    uint64_t evicted[SC_EVICT_COUNT];        /* snapshots, by cause */
+    uint64_t pages_evicted, pages_duplicate, pages_adopted, pages_in, pages_out; /* KV ids handed in; drained */
+    uint64_t leases_alive, snapshots_alive, nodes, tokens_cached;
+} sc_cache_stats;
+/** Fills `stats_out->struct_size` bytes. */
+SC_API sc_status sc_cache_stats_get(const sc_cache *cache, sc_cache_stats *stats_out);
+
+/** Walks everything: tree, registry, leases, pools; every slot and KV id is accounted for.
+ * SC_ERR_CORRUPT with text: a fault of the library. O(everything). */
+SC_API sc_status sc_cache_verify(const sc_cache *cache);
+/** Picture of a namespace's tree, a line per call. For humans. */
+SC_API sc_status sc_cache_dump(const sc_cache *cache, sc_namespace ns,
+    void (*write)(void *ctx, const char *line), void *ctx);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

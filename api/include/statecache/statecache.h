@@ -1,0 +1,14 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/** Everything: the cache (cache.h), pools and schemas, copies of states, kernels. Each header can be
+ * included alone. */
+#ifndef STATECACHE_STATECACHE_H
+#define STATECACHE_STATECACHE_H
+
+#include "statecache/cache.h"
+#include "statecache/kernels.h"
+#include "statecache/pool.h"
+#include "statecache/schema.h"
+#include "statecache/snapshot.h"
+#include "statecache/status.h"
+
+#endif

@@ -1,0 +1,184 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The prefix index: tokens -> nodes, KV ids and snapshot ids. Pure CPU, no slots, no I/O.
+ *
+ * One compressed tree per space (a namespace of the engine). A node is a run of whole pages; it may
+ * carry one snapshot id, which stands for the state after exactly the node's last token. KV ids and
+ * snapshot ids are opaque numbers of the caller.
+ *
+ * History. The bits of a token's KV and of a state depend on how the tokens before were computed
+ * (design contract 9). The caller describes that by runs: from page-aligned position `start` on, the
+ * content carries the 64-bit `history`. Each node has one history; an insert never mixes two: where
+ * the stored history differs from the inserted one, the stored branch is replaced if nothing in it
+ * can be resumed or is in use, else the insert stops there (`conflict_len`). So every snapshot and
+ * the KV on its path come from one lineage.
+ *
+ * Threads: calls that take a const tree may run concurrently with each other; everything else is
+ * exclusive. The engine holds the lock. No recursion; no call is O(tree). */
+#ifndef SC_RADIX_RADIX_H
+#define SC_RADIX_RADIX_H
+
+#include "statecache/status.h"
+
+struct sc_radix;
+typedef uint32_t sc_node; /* 0: none */
+#define SC_NODE_NONE 0u
+
+struct sc_radix_options {
+    const sc_allocator *allocator;
+    uint32_t page_tokens;        /* >= 1 */
+    uint32_t grid_tokens;        /* multiple of page_tokens: for branch_len */
+    uint32_t path_snapshots_max; /* 0: no cap */
+    bool with_kv;                /* false: pure recurrent models, no KV ids are stored */
+    uint64_t token_max;          /* 0: no limit on stored tokens */
+};
+
+sc_status sc_radix_create(const struct sc_radix_options *options, struct sc_radix **radix_out);
+/* Frees everything; ids still held are simply forgotten. NULL is allowed. */
+void sc_radix_destroy(struct sc_radix *radix);
+
+/* What leaves the tree. Called during the call that evicts, with the tree locked; must not call back.
+ * `kv` may get several spans a call. Neither can fail: the receiver has made room beforehand. */
+enum sc_radix_cause {
+    SC_RADIX_CAUSE_ASKED = 0,      /* sc_radix_evict_state / _kv */
+    SC_RADIX_CAUSE_CASCADE = 1,    /* the node went with its KV */
+    SC_RADIX_CAUSE_SUPERSEDED = 2, /* sc_radix_snapshot_drop */
+    SC_RADIX_CAUSE_PATH_CAP = 3,
+    SC_RADIX_CAUSE_HISTORY = 4,    /* replaced by a branch of another history */
+    SC_RADIX_CAUSE_SPACE = 5,      /* its space was removed */
+    SC_RADIX_CAUSE_COUNT = 6
+};
+struct sc_radix_sink {
+    void *ctx;
+    void (*kv)(void *ctx, const int32_t *ids, uint32_t count, enum sc_radix_cause cause);
+    void (*snapshot)(void *ctx, uint32_t snapshot, enum sc_radix_cause cause);
+};
+
+sc_status sc_radix_space_add(struct sc_radix *radix, uint32_t *space_out);
+/* Drops all that the space holds. SC_ERR_BUSY, changing nothing, while something in it is locked. */
+sc_status sc_radix_space_remove(struct sc_radix *radix, uint32_t space,
+    const struct sc_radix_sink *sink);
+
+struct sc_radix_match {
+    sc_node node;         /* deepest node with a matched page; kv_len may end inside it */
+    uint32_t kv_len;      /* tokens matched: whole pages, <= len_max */
+    sc_node state_node;   /* deepest node on the path with a snapshot that ends at <= len_max */
+    uint32_t state_len;   /* its token count, 0 if none */
+    uint32_t snapshot;    /* its snapshot id, 0 if none */
+    uint32_t branch_len;  /* kv_len cut to the grid if > state_len, else 0 */
+    uint32_t evicted_len; /* deepest position > state_len on the path whose snapshot was evicted, else 0 */
+};
+/* Pure: neither tree nor order changes. Never fails on a valid space; a key shorter than a page is a
+ * match of 0. */
+sc_status sc_radix_match(const struct sc_radix *radix, uint32_t space, const int32_t *tokens,
+    uint32_t token_count, uint32_t len_max, struct sc_radix_match *match_out);
+
+/* Marks a match as used: the KV path moves to the recent end; of the snapshots only the one that was
+ * used (match->state_node) does. */
+void sc_radix_touch(struct sc_radix *radix, const struct sc_radix_match *match);
+
+struct sc_radix_run { uint32_t start; uint64_t history; }; /* start: multiple of the page; first is 0 */
+struct sc_radix_save { uint32_t len; uint32_t snapshot; }; /* len: exact token count, page multiple */
+
+struct sc_radix_insert {
+    uint32_t space;
+    const int32_t *tokens;
+    uint32_t token_count;          /* multiple of the page */
+    const int32_t *kv_ids;         /* [token_count / page]; NULL without KV */
+    const struct sc_radix_run *runs;
+    uint32_t run_count;            /* >= 1 when token_count > 0 */
+    const struct sc_radix_save *saves; /* ascending, distinct, 0 < len <= token_count, snapshot != 0 */
+    uint32_t save_count;
+};
+struct sc_radix_inserted {
+    sc_node node;          /* node that ends at token_count (or at conflict_len), NONE if that is 0 */
+    uint32_t prefix_len;   /* leading tokens that the tree held already with this history */
+    uint32_t len;          /* tokens now held on this path: token_count, or conflict_len */
+    uint32_t conflict_len; /* < token_count where another history in use stopped the insert; else token_count */
+};
+/* Puts a path into the tree. Pages that it held already keep their ids: `canonical_out`
+ * ([token_count / page], may be NULL) receives the tree's id for every page up to `len`.
+ * `save_status_out[i]`: SC_OK the snapshot is now the tree's; SC_ERR_BUSY the node already has one
+ * (the caller keeps its own); SC_ERR_MISMATCH beyond conflict_len.
+ * New nodes enter the lists at the recent end; existing ones do not move.
+ * Errors: SC_ERR_INVALID, SC_ERR_MISMATCH (a save at another count than a page end inside the key),
+ * SC_ERR_LIMIT, SC_ERR_NO_MEMORY, SC_ERR_NOT_FOUND (space): nothing changed.
+ * Never evicts to make room; only a replaced branch goes through `sink`. */
+sc_status sc_radix_insert(struct sc_radix *radix, const struct sc_radix_insert *insert,
+    const struct sc_radix_sink *sink, int32_t *canonical_out, sc_status *save_status_out,
+    struct sc_radix_inserted *inserted_out);
+
+/* Attaches a snapshot to the node that ends exactly at `len` -- see sc_radix_insert. Drops the
+ * snapshot of a node (it becomes a tombstone): SC_ERR_BUSY while locked, SC_ERR_NOT_FOUND if it has
+ * none. */
+sc_status sc_radix_snapshot_drop(struct sc_radix *radix, sc_node node,
+    const struct sc_radix_sink *sink);
+/* Frees what exceeds the cap on the path that ends at `node`: oldest ancestors first, never a locked
+ * one, never a branching node. Does nothing without a cap. */
+sc_status sc_radix_evict_excess(struct sc_radix *radix, sc_node node,
+    const struct sc_radix_sink *sink, uint32_t *count_out);
+
+/* Locks. KV locks hold every node from `node` to the root, state locks the snapshot of `node` alone.
+ * The receipt names what was taken (a state lock of a node without a snapshot takes nothing).
+ * Unlock gives back exactly that; a receipt that was given back already, or never given out, is
+ * SC_ERR_STALE and changes nothing. A split leaves a receipt with the half that ends where the node
+ * ended. Locking the root (SC_NODE_NONE) takes nothing. */
+enum { SC_RADIX_LOCK_KV = 1, SC_RADIX_LOCK_STATE = 2 };
+struct sc_radix_receipt { uint32_t index, generation; };
+sc_status sc_radix_lock(struct sc_radix *radix, sc_node node, uint32_t what,
+    struct sc_radix_receipt *receipt_out);
+sc_status sc_radix_unlock(struct sc_radix *radix, struct sc_radix_receipt receipt);
+/* What a live receipt holds: node and SC_RADIX_LOCK_ bits really taken. SC_ERR_STALE. */
+sc_status sc_radix_receipt_get(const struct sc_radix *radix, struct sc_radix_receipt receipt,
+    sc_node *node_out, uint32_t *what_out);
+
+/* Evicts least recently used, unlocked leaves until `token_count` tokens went or nothing is left;
+ * snapshots on them go too (CASCADE). Parents that become leaves follow in their turn. */
+sc_status sc_radix_evict_kv(struct sc_radix *radix, uint64_t token_count,
+    const struct sc_radix_sink *sink, uint64_t *token_count_out, uint32_t *snapshot_count_out);
+/* Evicts least recently used, unlocked snapshots; their KV stays (tombstones). Without KV, nodes that
+ * nothing can be resumed from any more are removed too. */
+sc_status sc_radix_evict_state(struct sc_radix *radix, uint32_t count,
+    const struct sc_radix_sink *sink, uint32_t *count_out);
+
+struct sc_radix_span { const int32_t *ids; uint32_t page_first, page_count; };
+/* KV ids of the path that ends at `node`, from page `page_first` on, in order, as spans into the
+ * tree's storage; valid while the path is KV-locked. `*count_out` is how many there are; SC_ERR_LIMIT
+ * when cap is short (count_out says what is needed). */
+sc_status sc_radix_spans(const struct sc_radix *radix, sc_node node, uint32_t page_first,
+    struct sc_radix_span *spans_out, uint32_t cap, uint32_t *count_out);
+
+struct sc_radix_node_info {
+    sc_node parent;
+    uint32_t start, end;    /* token positions */
+    uint32_t snapshot;      /* 0: none */
+    bool tombstone;         /* had a snapshot that was evicted */
+    uint32_t child_count, kv_locks, state_locks;
+    uint64_t history;
+    uint32_t space;
+};
+sc_status sc_radix_node_get(const struct sc_radix *radix, sc_node node,
+    struct sc_radix_node_info *info_out);
+
+struct sc_radix_stats {
+    uint64_t node_count, token_count, snapshot_count;
+    uint64_t kv_evictable_tokens, kv_locked_tokens;
+    uint64_t state_evictable_count, state_locked_count;
+    uint64_t receipt_count, bytes;
+};
+void sc_radix_stats_get(const struct sc_radix *radix, struct sc_radix_stats *stats_out);
+
+/* Visits every node in preorder (parents first); return false to stop. For tests and dumps. */
+typedef bool (*sc_radix_visit_fn)(void *ctx, sc_node node, const struct sc_radix_node_info *info,
+    const int32_t *tokens, const int32_t *kv_ids, uint32_t page_count);
+void sc_radix_walk(const struct sc_radix *radix, uint32_t space, sc_radix_visit_fn fn, void *ctx);
+/* State LRU order, most recent first. For tests. */
+uint32_t sc_radix_state_order(const struct sc_radix *radix, sc_node *nodes_out, uint32_t cap);
+
+/* ASCII picture of a space, a line per write. */
+sc_status sc_radix_dump(const struct sc_radix *radix, uint32_t space,
+    void (*write)(void *ctx, const char *line), void *ctx);
+
+/* Walks everything: counts, lists, links, locks, histories. SC_ERR_CORRUPT with text. O(tree). */
+sc_status sc_radix_verify(const struct sc_radix *radix);
+
+#endif

@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Snapshots by id: which slot, exactly how many tokens, how it was computed.
+ *
+ * Ids are never 0 and not reused while 2^32 - 1 others can be given. The registry owns no slots: it
+ * records whose they are. uthash through base/map.h. One mutator at a time; reads concurrent. */
+#ifndef SC_SNAPSHOT_REGISTRY_H
+#define SC_SNAPSHOT_REGISTRY_H
+
+#include "statecache/pool.h"
+
+/* One stretch of a state's history: tokens from the end of the segment before (0 for the first) up
+ * to `end` were computed in one form. Prefill cut at grid points is one segment (contract 9). */
+enum sc_form { SC_FORM_PREFILL = 0, SC_FORM_DECODE = 1 };
+struct sc_stretch { uint32_t end; uint32_t form; };
+
+/* What a snapshot was saved for. */
+enum sc_snapshot_kind {
+    SC_SNAPSHOT_PROMPT_END = 1,
+    SC_SNAPSHOT_BRANCH = 2,
+    SC_SNAPSHOT_DECODE = 3,  /* planned position reached by decode */
+    SC_SNAPSHOT_END = 4,     /* release with keep */
+    SC_SNAPSHOT_POINT = 5    /* asked for by the scheduler */
+};
+
+struct sc_snapshot_info {
+    sc_slot slot;
+    uint32_t token_count;
+    uint32_t space;
+    enum sc_snapshot_kind kind;
+    uint64_t hits;
+    const struct sc_stretch *history; /* borrowed; ends at token_count */
+    uint32_t history_count;
+};
+
+struct sc_registry;
+
+sc_status sc_registry_create(const sc_allocator *allocator, struct sc_registry **registry_out);
+void sc_registry_destroy(struct sc_registry *registry);
+/* Copies `info` (history too; its last end must equal token_count: SC_ERR_MISMATCH). */
+sc_status sc_registry_add(struct sc_registry *registry, const struct sc_snapshot_info *info,
+    uint32_t *snapshot_out);
+/* SC_ERR_NOT_FOUND. The history pointer stays valid until the snapshot is removed. */
+sc_status sc_registry_get(const struct sc_registry *registry, uint32_t snapshot,
+    struct sc_snapshot_info *info_out);
+void sc_registry_count_hit(struct sc_registry *registry, uint32_t snapshot);
+/* Forgets it; `slot_out` (may be NULL) gets the slot, which is the caller's to free. */
+sc_status sc_registry_remove(struct sc_registry *registry, uint32_t snapshot, sc_slot *slot_out);
+uint32_t sc_registry_count(const struct sc_registry *registry);
+/* Visits all, in no particular order. */
+void sc_registry_each(const struct sc_registry *registry,
+    void (*fn)(void *ctx, uint32_t snapshot, const struct sc_snapshot_info *info), void *ctx);
+
+#endif
