@@ -1,40 +1,42 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/** Backends, and the operations of linear-attention layers that read and write states in pool slots.
+/** Backends, and the operations of linear-attention layers that read and write states in slots.
  *
- * Every operation takes one plain struct: zero-initialise it (`SC_K_..._INIT`), fill in what you use;
- * a field that is 0 means "default" where its comment says so. All tensors are `sc_devptr` of the
- * backend (on the host backend: addresses). Index arrays are int32 tensors of the backend, too.
- * Offsets are 64-bit from the first multiplication. "Stride" counts elements from one token (row of
- * a matrix) to the next and 0 stands for dense, so that q, k and v may point into one packed row.
+ * Every operation takes one plain struct: zero-initialise it, fill in what you use; a field that is
+ * 0 means "default" where its comment says so. All tensors are `sc_devptr` of the backend (on the
+ * host backend: addresses). Index arrays are int32 tensors of the backend, too. Offsets are 64-bit
+ * from the first multiplication. "Stride" counts elements from one token to the next and 0 stands
+ * for dense, so that q, k and v may point into one packed row.
  *
  * Rows and slots. A call serves `row_count` sequences ("rows"). For each row:
  *
  *   source[r]   -1 (any negative): no row. Its outputs are zeros, no state is read or written.
  *                0: from the zero state; slot 0 is never read.
  *               >0: the state in that slot, read in place.
- *   dest[r]     <= 0: the state after the row is not stored; > 0: stored there (may equal source[r]).
- *   row_start   [row_count + 1]: tokens row_start[r] .. row_start[r+1] - 1 of the packed batch. A row
- *               whose end is not above its start (padding with -1 or with the total) is empty: no
- *               output, and dest gets the bits of source (conv windows as well; in place: no change).
+ *   dest[r]     <= 0: the state after the row is not stored; > 0: stored there (may equal
+ *               source[r]).
+ *   row_start   [row_count + 1]: tokens row_start[r] .. row_start[r+1] - 1 of the packed batch. A
+ *               row whose end is not above its start (padding with -1 or with the total) is empty:
+ *               no output, and dest gets the bits of source (in place: no change).
  *   position[r] absolute position, in its own sequence, of the row's first token.
- *   saves       (save_row, save_pos, save_slot)[save_count]: the state after exactly save_pos tokens
- *               of that row's sequence goes to save_slot; position < save_pos <= position + length.
- *               An entry with a negative row is padding. A save at a row's end equals dest.
+ *   saves       (row, pos, slot)[count]: the state after exactly `pos` tokens of that row's
+ *               sequence goes to `slot` (> 0); position < pos <= position + length. An entry with
+ *               a negative row is padding. A save at a row's end equals dest.
  *
- * In one call a slot is dest or save_slot at most once, and is then no *other* row's source.
+ * In one call a slot is dest or save slot at most once, and is then no *other* row's source.
  * Tokens outside all rows are neither read nor written.
  *
  * What a call returns. The host backend checks everything, index arrays included, before it writes:
  * on error nothing has changed. Device backends check what the host can see; bad indices there are
  * undefined, as for any kernel. Launchers never allocate, never synchronise, never print. Errors of
  * every launcher: SC_ERR_INVALID (with text), SC_ERR_UNSUPPORTED (no row of the kernel table is
- * eligible; the text names what is missing).
+ * eligible; the text names what is missing). `backend` NULL is the host.
  *
- * Numerics. Gate and state arithmetic is fp32; products are rounded once (no fused multiply-add), in
- * an order that depends on the shape of one head only: the bits of one sequence depend neither on the
- * batch, its packing, neighbours, padding or layout, nor on later tokens. bf16 states are rounded
- * (nearest even) after each token (decode, recurrent) or each chunk (chunk), and the rounded value
- * is what is carried on, so that resuming from a stored state gives the bits of not having stopped.
+ * Numerics. Gate and state arithmetic is fp32; products are rounded before they are added (no fused
+ * multiply-add), in an order that depends on the shape of one head only: the bits of one sequence
+ * depend neither on the batch, its packing, neighbours, padding or layout, nor on later tokens.
+ * bf16 states are rounded (nearest even) after each token (decode, recurrent) or each chunk (chunk),
+ * and the rounded value is what is carried on, so that resuming from a stored state gives the bits
+ * of not having stopped.
  *
  * Threads: any, on disjoint outputs. */
 #ifndef STATECACHE_KERNELS_H
@@ -52,8 +54,9 @@ typedef struct sc_stream sc_stream;
 
 /** The host backend; always there, never NULL, not to be closed. */
 SC_API sc_backend *sc_backend_host(void);
-/** A backend by name: "host" or "cuda". SC_ERR_NOT_FOUND: no such name; SC_ERR_UNSUPPORTED: known but
- * not in this build, the text says why. `*backend_out` is shared and lives as long as the process. */
+/** A backend by name: "host" or "cuda". SC_ERR_NOT_FOUND: no such name; SC_ERR_UNSUPPORTED: known
+ * but not in this build, the text says why. `*backend_out` is shared and lives as long as the
+ * process. */
 SC_API sc_status sc_backend_open(const char *name, sc_backend **backend_out);
 /** Static name; NULL for NULL. */
 SC_API const char *sc_backend_name(const sc_backend *backend);
@@ -81,10 +84,9 @@ typedef enum sc_k_act { SC_K_ACT_IDENTITY = 0, SC_K_ACT_SILU = 1, SC_K_ACT_SIGMO
 
 /** y[t,c] = act(bias[c] + sum_j weight[c,j] * x[t-(W-1)+j, c]), taps oldest first, fp32 products.
  *
- * Inputs are rounded to the window's dtype before use when that is narrower (so that a cut changes no
- * bit); the window holds the last W-1 such inputs. x and y must not overlap. */
+ * Inputs are rounded to the window's dtype before use when that is narrower (so that a cut changes
+ * no bit); the window holds the last W-1 such inputs. x and y must not overlap. */
 typedef struct sc_k_conv_prefill_params {
-    size_t struct_size;
     sc_devptr x;         /* [token_count, x_stride] of `dtype` */
     sc_devptr y;         /* [token_count, y_stride] of `dtype` */
     int64_t x_stride;    /* elements; 0: channels */
@@ -105,14 +107,12 @@ typedef struct sc_k_conv_prefill_params {
     sc_k_saves saves;    /* at any position within the row */
     sc_k_slots window;   /* [slot][width - 1][channels] */
 } sc_k_conv_prefill_params;
-#define SC_K_CONV_PREFILL_INIT {.struct_size = sizeof(sc_k_conv_prefill_params)}
 
 SC_API sc_status sc_k_conv_prefill(sc_backend *backend, const sc_k_conv_prefill_params *params,
     sc_stream *stream);
 
 /** The same for one token in each row (decode): row r is token r. Same bits as prefill. */
 typedef struct sc_k_conv_update_params {
-    size_t struct_size;
     sc_devptr x;      /* [row_count, x_stride] */
     sc_devptr y;      /* [row_count, y_stride] */
     int64_t x_stride; /* elements; 0: channels */
@@ -127,20 +127,19 @@ typedef struct sc_k_conv_update_params {
     uint32_t row_count;
     sc_devptr source; /* [row_count] int32 */
     sc_devptr dest;   /* [row_count] int32 */
-    sc_devptr save;   /* [row_count] int32: second destination, <= 0 none; or 0 */
+    sc_devptr save;   /* [row_count] int32: second destination, <= 0: none; or 0 */
     sc_k_slots window;
 } sc_k_conv_update_params;
-#define SC_K_CONV_UPDATE_INIT {.struct_size = sizeof(sc_k_conv_update_params)}
 
 SC_API sc_status sc_k_conv_update(sc_backend *backend, const sc_k_conv_update_params *params,
     sc_stream *stream);
 
-/* ------------------------------------------------------------------------------------------ gates */
+/* ---------------------------------------------------------------------------------------- gates */
 
 typedef enum sc_k_gate {
-    SC_K_GATE_GDN = 1,         /* g = -exp(A_log[h]) * softplus(a[t,h] + dt_bias[h]) */
-    SC_K_GATE_KDA_SOFTPLUS = 2,/* the same for each k: a [t,h,k], dt_bias [h,k] */
-    SC_K_GATE_KDA_BOUNDED = 3  /* g = lower_bound * sigmoid(exp(A_log[h]) * (a[t,h,k] + dt_bias[h,k])) */
+    SC_K_GATE_GDN = 1,          /* g = -exp(A_log[h]) * softplus(a[t,h] + dt_bias[h]) */
+    SC_K_GATE_KDA_SOFTPLUS = 2, /* the same for each k: a [t,h,k], dt_bias [h,k] */
+    SC_K_GATE_KDA_BOUNDED = 3   /* g = lower_bound * sigmoid(exp(A_log[h]) * (a + dt_bias)[t,h,k]) */
 } sc_k_gate;
 
 /** Weights of the gates of one layer. */
@@ -156,7 +155,6 @@ typedef struct sc_k_gate_weights {
 /** Log gates g <= 0 and write strengths beta = sigmoid(b), both fp32. softplus(x) = x above 20, else
  * log1p(exp(x)). Either output may be left out (0), with its input. */
 typedef struct sc_k_gates_params {
-    size_t struct_size;
     sc_devptr a;      /* [token_count, a_stride] of `dtype`; heads, or heads * dim for KDA */
     sc_devptr b;      /* [token_count, b_stride] of `dtype`; heads */
     int64_t a_stride; /* elements; 0: dense */
@@ -169,17 +167,15 @@ typedef struct sc_k_gates_params {
     sc_devptr g;      /* out [token_count, heads] or [token_count, heads, dim] fp32 */
     sc_devptr beta;   /* out [token_count, heads] fp32 */
 } sc_k_gates_params;
-#define SC_K_GATES_INIT {.struct_size = sizeof(sc_k_gates_params)}
 
 SC_API sc_status sc_k_gates(sc_backend *backend, const sc_k_gates_params *params,
     sc_stream *stream);
 
-/* ------------------------------------------------------------------------------------------ norms */
+/* ---------------------------------------------------------------------------------------- norms */
 
-/** y = x / sqrt(sum x^2 + eps) over the last dimension. In place is allowed (y == x, equal strides and
- * dtypes). */
+/** y = x / sqrt(sum x^2 + eps) over the last dimension. In place is allowed (y == x, equal strides
+ * and dtypes). */
 typedef struct sc_k_l2norm_params {
-    size_t struct_size;
     sc_devptr x;      /* [token_count, x_stride]: heads * dim used */
     sc_devptr y;      /* [token_count, y_stride] */
     int64_t x_stride; /* elements; 0: heads * dim */
@@ -191,7 +187,6 @@ typedef struct sc_k_l2norm_params {
     uint32_t dim;
     float eps;        /* 0: 1e-6 */
 } sc_k_l2norm_params;
-#define SC_K_L2NORM_INIT {.struct_size = sizeof(sc_k_l2norm_params)}
 
 SC_API sc_status sc_k_l2norm(sc_backend *backend, const sc_k_l2norm_params *params,
     sc_stream *stream);
@@ -199,7 +194,6 @@ SC_API sc_status sc_k_l2norm(sc_backend *backend, const sc_k_l2norm_params *para
 /** norm first (GDN, KDA): y = rms(x) * weight * act(z); gate first (Mamba-2): y = rms(x * act(z)) *
  * weight, with rms(x) = x / sqrt(mean x^2 + eps) over `dim`. In place is allowed (y == x). */
 typedef struct sc_k_gated_rmsnorm_params {
-    size_t struct_size;
     sc_devptr x;      /* [token_count, x_stride]: heads * dim used, of `dtype` */
     sc_devptr z;      /* [token_count, z_stride]: the gate, of `dtype` */
     sc_devptr y;      /* [token_count, y_stride] of `dtype` */
@@ -217,7 +211,6 @@ typedef struct sc_k_gated_rmsnorm_params {
     uint32_t dim;
     float eps;        /* > 0 */
 } sc_k_gated_rmsnorm_params;
-#define SC_K_GATED_RMSNORM_INIT {.struct_size = sizeof(sc_k_gated_rmsnorm_params)}
 
 SC_API sc_status sc_k_gated_rmsnorm(sc_backend *backend, const sc_k_gated_rmsnorm_params *params,
     sc_stream *stream);
@@ -245,7 +238,6 @@ typedef struct sc_k_delta_shape {
 /** Per token: S <- S diag(exp g); u = beta (v - S k); S <- S + u k^T; o = scale * S q.
  * One struct for both forms of a packed batch. */
 typedef struct sc_k_delta_params {
-    size_t struct_size;
     sc_devptr q;       /* [token_count, q_stride]: heads * k_dim used */
     sc_devptr k;       /* [token_count, k_stride]: heads * k_dim used */
     sc_devptr v;       /* [token_count, v_stride]: v_heads * v_dim used */
@@ -267,10 +259,9 @@ typedef struct sc_k_delta_params {
     sc_k_saves saves;    /* recurrent: any position in the row; chunk: multiples of `chunk` */
     sc_k_slots state;    /* [slot][v_heads][v_dim][k_dim] */
     uint32_t chunk;      /* chunk form: 16, 32 or 64; recurrent: ignored */
-    sc_devptr scratch;   /* chunk form: 64-byte aligned, not shared with a call that may run meanwhile */
+    sc_devptr scratch;   /* chunk form: 64-byte aligned, of no other call that may run meanwhile */
     uint64_t scratch_bytes;
 } sc_k_delta_params;
-#define SC_K_DELTA_INIT {.struct_size = sizeof(sc_k_delta_params)}
 
 /** Token by token; 16-bit states are rounded after each. Same bits as as many decode steps. */
 SC_API sc_status sc_k_delta_recurrent(sc_backend *backend, const sc_k_delta_params *params,
@@ -280,15 +271,14 @@ SC_API sc_status sc_k_delta_recurrent(sc_backend *backend, const sc_k_delta_para
  * first and the last may be shorter. The prefill form at every length. */
 SC_API sc_status sc_k_delta_chunk(sc_backend *backend, const sc_k_delta_params *params,
     sc_stream *stream);
-/** Bytes of scratch that a chunk call with these shapes needs; the pointers and `scratch` of `params`
- * are ignored. Grows with token_count and row_count at most. */
+/** Bytes of scratch that a chunk call with these shapes needs; the pointers of `params` are ignored.
+ * Grows with token_count and row_count at most (on the host with neither). */
 SC_API sc_status sc_k_delta_chunk_scratch(sc_backend *backend, const sc_k_delta_params *params,
     uint64_t *bytes_out);
 
 /** One token in each row, from the packed row [q | k | v] as the conv left it. Gates are either given
  * (g and beta) or computed from a, b and the weights, with the bits of sc_k_gates(). */
 typedef struct sc_k_delta_decode_params {
-    size_t struct_size;
     sc_devptr qkv;      /* [row_count, qkv_stride]: 2 * heads * k_dim + v_heads * v_dim used */
     sc_devptr o;        /* out [row_count, o_stride]: v_heads * v_dim written */
     int64_t qkv_stride; /* elements; 0: dense */
@@ -308,12 +298,11 @@ typedef struct sc_k_delta_decode_params {
     sc_devptr save;     /* [row_count] int32: second destination, <= 0 none; or 0 */
     sc_k_slots state;
 } sc_k_delta_decode_params;
-#define SC_K_DELTA_DECODE_INIT {.struct_size = sizeof(sc_k_delta_decode_params)}
 
 SC_API sc_status sc_k_delta_decode(sc_backend *backend, const sc_k_delta_decode_params *params,
     sc_stream *stream);
 
-/* -------------------------------------------------------------------------------- kernel selection */
+/* ----------------------------------------------------------------------------- kernel selection */
 
 typedef enum sc_k_op {
     SC_K_OP_CONV_PREFILL = 0,

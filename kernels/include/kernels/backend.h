@@ -1,0 +1,108 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Where slots live and work runs: memory, streams, copies, events. The layers above call the
+ * functions below, never the table; a test may build a backend of its own around another's table
+ * (to make an allocation fail, or to delay an event).
+ *
+ * Streams: NULL is the backend's default stream. The host backend runs everything before the call
+ * returns; its streams and events are placeholders that are always complete.
+ *
+ * Threads: any, as long as no two calls touch the same bytes. No function takes a lock. */
+#ifndef SC_KERNELS_BACKEND_H
+#define SC_KERNELS_BACKEND_H
+
+#include "statecache/kernels.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct sc_event;
+
+/* Memory that a backend gave out; zero-initialised is "none". */
+struct sc_backend_memory {
+    sc_devptr base;
+    uint64_t bytes;      /* as asked for */
+    uint64_t huge_bytes; /* covered by huge-page advice that the kernel accepted */
+    uint64_t map_base;   /* the backend's own: what is really mapped */
+    uint64_t map_bytes;
+};
+
+struct sc_backend_span {
+    sc_devptr dst;
+    sc_devptr src;
+    uint64_t bytes;
+};
+
+enum sc_copy_kind { SC_COPY_D2D = 0, SC_COPY_H2D = 1, SC_COPY_D2H = 2 };
+
+struct sc_backend_ops {
+    sc_status (*alloc)(sc_backend *b, uint64_t bytes, struct sc_backend_memory *memory_out);
+    void (*free)(sc_backend *b, struct sc_backend_memory *memory);
+    sc_status (*stream_create)(sc_backend *b, sc_stream **stream_out);
+    void (*stream_destroy)(sc_backend *b, sc_stream *stream);
+    sc_status (*stream_sync)(sc_backend *b, sc_stream *stream);
+    sc_status (*copy)(sc_backend *b, enum sc_copy_kind kind, const struct sc_backend_span *spans,
+        uint32_t count, sc_stream *stream);
+    sc_status (*fill)(sc_backend *b, sc_devptr dst, uint8_t value, uint64_t bytes,
+        sc_stream *stream);
+    sc_status (*event_create)(sc_backend *b, struct sc_event **event_out);
+    void (*event_destroy)(sc_backend *b, struct sc_event *event);
+    sc_status (*event_record)(sc_backend *b, struct sc_event *event, sc_stream *stream);
+    sc_status (*event_query)(sc_backend *b, struct sc_event *event, bool *done_out);
+    sc_status (*event_wait)(sc_backend *b, struct sc_event *event);
+};
+
+struct sc_backend {
+    const struct sc_backend_ops *ops;
+    const char *name;            /* static */
+    uint32_t compute_capability; /* 0: host; 90: sm_90 */
+    bool host_memory;            /* a sc_devptr of this backend is a host address */
+};
+
+/* Zeroed memory, 2 MiB aligned when that large, else at least page aligned; never touched yet, so a
+ * sparse pool costs what is written. `*memory_out` is changed only on success.
+ * SC_ERR_INVALID (null, 0 bytes), SC_ERR_OVERFLOW, SC_ERR_NO_MEMORY. */
+sc_status sc_backend_alloc(sc_backend *backend, uint64_t bytes,
+    struct sc_backend_memory *memory_out);
+/* Clears `*memory`, so that freeing twice does nothing. */
+void sc_backend_free(sc_backend *backend, struct sc_backend_memory *memory);
+
+sc_status sc_backend_stream_create(sc_backend *backend, sc_stream **stream_out);
+void sc_backend_stream_destroy(sc_backend *backend, sc_stream *stream);
+sc_status sc_backend_stream_sync(sc_backend *backend, sc_stream *stream);
+
+/* Copies every span; returns once the work is in the stream. Spans of one call must not overlap.
+ * H2D and D2H: the host end is an address that stays valid until the stream has passed the call. */
+sc_status sc_backend_copy_async(sc_backend *backend, enum sc_copy_kind kind,
+    const struct sc_backend_span *spans, uint32_t count, sc_stream *stream);
+/* One span, complete on return. */
+sc_status sc_backend_copy(sc_backend *backend, enum sc_copy_kind kind, sc_devptr dst,
+    sc_devptr src, uint64_t bytes);
+sc_status sc_backend_fill(sc_backend *backend, sc_devptr dst, uint8_t value, uint64_t bytes,
+    sc_stream *stream);
+
+/* An event is complete when everything put in the stream before `record` is; a fresh one is. */
+sc_status sc_backend_event_create(sc_backend *backend, struct sc_event **event_out);
+void sc_backend_event_destroy(sc_backend *backend, struct sc_event *event);
+sc_status sc_backend_event_record(sc_backend *backend, struct sc_event *event, sc_stream *stream);
+sc_status sc_backend_event_query(sc_backend *backend, struct sc_event *event, bool *done_out);
+sc_status sc_backend_event_wait(sc_backend *backend, struct sc_event *event);
+
+/* backend_host.c */
+extern const struct sc_backend_ops sc_backend_host_ops;
+
+/* Address of host memory; only for backends with `host_memory`. */
+static inline void *sc_host_ptr(sc_devptr ptr)
+{
+    return (void *)(uintptr_t)ptr;
+}
+
+static inline sc_devptr sc_host_devptr(const void *ptr)
+{
+    return (sc_devptr)(uintptr_t)ptr;
+}
+
+#ifdef __cplusplus
+}
+#endif
+#endif
