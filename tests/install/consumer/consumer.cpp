@@ -1,0 +1,22 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Uses the installed headers and library from C++: a schema and a pool slot. */
+#include <statecache/statecache.h>
+
+#include <cstdio>
+#include <cstring>
+
+int main()
+{
+    sc_schema *schema = nullptr;
+    const char *name = sc_schema_preset_name(0);
+    if (name == nullptr || sc_schema_preset(name, SC_DTYPE_F32, &schema) != SC_OK) {
+        std::fprintf(stderr, "no preset: %s\n", sc_last_error()->text);
+        return 1;
+    }
+    std::uint64_t bytes = 0;
+    sc_status status = sc_schema_state_bytes(schema, nullptr, &bytes);
+    std::printf("statecache %s: a state of %s has %llu bytes (%s)\n", sc_version(), name,
+        static_cast<unsigned long long>(bytes), sc_status_name(status));
+    sc_schema_release(schema);
+    return status == SC_OK && bytes > 0 ? 0 : 1;
+}

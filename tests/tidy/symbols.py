@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""symbols.py ROOT LIBRARY NM: three views of the public functions must agree, and each must be tested.
+
+  declared   SC_API in api/include/statecache/*.h
+  mapped     the global list of api/libstatecache.map
+  exported   dynamic symbols that LIBRARY defines
+
+Each declared function that takes arguments must be called with bad ones: a call of it must stand in
+a function or Check test of tests/ whose name says so ("refuses", "bad_args", ...: BAD_NAME); if
+it returns sc_status that function must also name the SC_ERR_ code that it expects.
+"""
+import re
+import subprocess
+import sys
+
+import rules
+
+BAD_NAME = re.compile(r"refuse|reject|bad_|null|unknown|invalid|stale|overflow")
+
+
+def declared_symbols(tree):
+    """{name: (returns sc_status, takes arguments)} of the public headers."""
+    found = {}
+    pattern = re.compile(r"\bSC_API\s+([^;(]*?)\b(sc_\w+)\s*(?:\(([^;]*)\))?\s*;", re.S)
+    for path, text in tree.files.items():
+        if path.startswith("api/include/statecache/") and path.endswith(".h"):
+            for result, name, arguments in pattern.findall(rules.strip_c(text)):
+                found[name] = ("sc_status" in result and "*" not in result,
+                               (arguments or "").strip() not in ("", "void"))
+    return found
+
+
+def mapped_symbols(tree):
+    text = rules.strip_c(tree.files["api/libstatecache.map"])
+    section = re.search(r"global:(.*?)local:", text, re.S)
+    return set(re.findall(r"(\w+)\s*;", section.group(1))) if section else set()
+
+
+def exported_symbols(library, nm):
+    out = subprocess.run([nm, "-D", "--defined-only", library], check=True, text=True,
+                         stdout=subprocess.PIPE).stdout
+    symbols = set()
+    for line in out.splitlines():
+        kind, name = line.split()[-2:]
+        if kind != "A":  # the version itself, STATECACHE_0
+            symbols.add(name.split("@")[0])
+    return symbols
+
+
+def refused_symbols(tree):
+    """{name: True if some refusing test that calls it also names an SC_ERR_ code}."""
+    found = {}
+    for path, text in tree.files.items():
+        if not path.startswith("tests/") or not path.endswith((".c", ".h")):
+            continue
+        for name, _, body in rules.c_functions(text):
+            if BAD_NAME.search(name):
+                for called in re.findall(r"\b(sc_\w+)\s*\(", body):
+                    found[called] = found.get(called, False) or "SC_ERR_" in body
+    return found
+
+
+def problems(declared, mapped, exported, refused):
+    """The comparison itself, apart from where the four come from, so that it can be tested."""
+    for name in sorted(set(declared) - mapped):
+        yield f"{name} is declared SC_API but not in api/libstatecache.map"
+    for name in sorted(mapped - set(declared)):
+        yield f"{name} is in api/libstatecache.map but no public header declares it SC_API"
+    for name in sorted(mapped - exported):
+        yield f"{name} is in api/libstatecache.map but the library does not define it"
+    for name in sorted(exported - mapped):
+        yield f"{name} is exported but not in api/libstatecache.map"
+    for name, (returns_status, takes_arguments) in sorted(declared.items()):
+        if takes_arguments and name not in refused:
+            yield f"{name} has no bad-argument test (CONTRIBUTING.md, \"Bad input\")"
+        elif takes_arguments and returns_status and not refused[name]:
+            yield f"{name}: its bad-argument test names no SC_ERR_ code"
+
+
+def selftest():
+    """Each kind of problem must be reported, and a tree in order must not be."""
+    header = "/* SC_API int sc_no(int); */ SC_API sc_status sc_a(const x *a,\n int b);\n" \
+             "SC_API const char *sc_b(void);\n"
+    test = "START_TEST(a__refuses_null)\n{\n    ck_assert(sc_a(NULL, 0) == SC_ERR_INVALID);\n}\n" \
+           "END_TEST\n"
+    weak = test.replace("SC_ERR_INVALID", "1")
+    other = test.replace("refuses", "accepts")
+    comment = test.replace("ck_assert", "/* sc_a(0) SC_ERR_ */ x").replace("sc_a(NULL, 0) ==", "")
+
+    def run(text, mapped, exported):
+        tree = rules.Tree({"api/include/statecache/x.h": header, "tests/unit/t.c": text,
+                           "api/libstatecache.map": "V {\nglobal:\n    " + mapped + "local:\n *;\n};"})
+        return list(problems(declared_symbols(tree), mapped_symbols(tree), exported,
+                             refused_symbols(tree)))
+    both = {"sc_a", "sc_b"}
+    cases = [
+        (run(test, "sc_a; sc_b;", both), 0), (run(test, "sc_a;", both), 2),
+        (run(test, "sc_a; sc_b; sc_c;", both | {"sc_c"}), 1),
+        (run(test, "sc_a; sc_b;", {"sc_a"}), 1), (run(test, "sc_a; sc_b;", both | {"x"}), 1),
+        (run(other, "sc_a; sc_b;", both), 1), (run(weak, "sc_a; sc_b;", both), 1),
+        (run(comment, "sc_a; sc_b;", both), 1),
+    ]
+    return [f"selftest case {number}: {got}" for number, (got, want) in enumerate(cases)
+            if len(got) != want]
+
+
+def main():
+    root, library, nm = sys.argv[1:]
+    tree = rules.Tree.read(root)
+    declared = declared_symbols(tree)
+    if not declared:
+        sys.exit("no public function is declared under " + root)
+    bad = selftest() + list(problems(declared, mapped_symbols(tree),
+                                     exported_symbols(library, nm), refused_symbols(tree)))
+    for problem in bad:
+        print("NOT OK", problem)
+    print(f"{max(0, len(declared) - len(bad))} passed, {len(bad)} failed, 0 skipped")
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
