@@ -6,8 +6,10 @@ counterexample lives in selftest.py, which fails when a rule has none or lets it
 """
 import ast
 import pathlib
+import posixpath
 import re
 import subprocess
+import textwrap
 
 COLUMNS_MAX = 100
 FUNCTION_LINES_MAX = 70
@@ -297,6 +299,45 @@ def options_size(tree):
                 yield f"{path}:{line_of(clean, match.start())}: {name} must begin with struct_size"
             if f"{name.upper()}_INIT" not in clean:
                 yield f"{path}:{line_of(clean, match.start())}: {name.upper()}_INIT is missing"
+
+
+def sample_region(text, region):
+    """The lines between two `/* [region] */` markers, dedented; None without them."""
+    parts = re.split(r"^[ \t]*/\* \[" + re.escape(region) + r"\] \*/\n", text, flags=re.M)
+    return textwrap.dedent(parts[1]).strip("\n") if len(parts) == 3 else None
+
+
+@rule
+def samples(tree):
+    """C code in documents is the text of a file that CI compiles.
+
+    Above the block stands `<!-- sample: FILE [REGION] -->`, FILE relative to the document.
+    """
+    block = re.compile(r"(?:^<!-- sample: (\S+) \[(\w+)\] -->\n+)?^```c\n(.*?)^```", re.M | re.S)
+    for path, text in tree.files.items():
+        if not path.endswith(".md"):
+            continue
+        for match in block.finditer(text):
+            file, region, shown = match.groups()
+            where = f"{path}:{line_of(text, match.start())}"
+            if file is None:
+                yield f"{where}: C code without a line that names its sample"
+                continue
+            source = posixpath.normpath(posixpath.join(posixpath.dirname(path), file))
+            wanted = sample_region(tree.files.get(source, ""), region)
+            if wanted != shown.strip("\n"):
+                yield f"{where}: not the text of {source} [{region}]"
+
+
+@rule
+def links(tree):
+    """Relative links in documents lead to something."""
+    folders = {posixpath.dirname(name) for name in tree.files}
+    for path, text in tree.files.items():
+        for match in re.finditer(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)", text) if path.endswith(".md") else ():
+            target = posixpath.normpath(posixpath.join(posixpath.dirname(path), match.group(1)))
+            if target not in tree.files and target not in folders:
+                yield f"{path}:{line_of(text, match.start())}: no {match.group(1)}"
 
 
 def problems_of(tree):

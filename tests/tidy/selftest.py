@@ -8,6 +8,8 @@ import rules
 C = "/* SPDX-License-Identifier: Apache-2.0 */\n"
 README = "# Folder\n\n" + "What it owns, what it must not know, what to read first. " * 4 + "\n"
 
+REGION = "{\n    /* [r] */\n    int a;\n    /* [r] */\n}\n"
+
 
 def function(name, lines):
     return f"static int {name}(int a,\n    int b)\n{{\n" + "    a += b;\n" * lines + "}\n"
@@ -71,6 +73,16 @@ CASES = {
         ({"a.c": 'x = "/hom' 'e/somebody/x";\n'}, {"a.c": 'x = "/usr/bin/python3";\n'}),
         ({"README.md": "see /wor" "k/main\n"}, {"README.md": "see framework/main and $x/work/y\n"}),
         ({"a.sh": "cd /roo" "t\n"}, {"a.sh": "cd $root/x\n"}),
+    ],
+    "samples": [
+        ({"a/b.md": "<!-- sample: x.c [r] -->\n```c\nint b;\n```\n", "a/x.c": REGION},
+         {"a/b.md": "<!-- sample: x.c [r] -->\n```c\nint a;\n```\n", "a/x.c": REGION}),
+        ({"a/b.md": "```c\nint a;\n```\n"}, {"a/b.md": "```sh\nint a;\n```\n"}),
+        ({"a/b.md": "<!-- sample: y.c [r] -->\n```c\nint a;\n```\n", "a/x.c": REGION},
+         {"b.md": "<!-- sample: a/x.c [r] -->\n\n```c\nint a;\n```\n", "a/x.c": REGION}),
+    ],
+    "links": [
+        ({"docs/a.md": "[x](b.md)"}, {"docs/a.md": "[x](../b.md#c) [y](https://a.b/c)", "b.md": ""}),
     ],
     "options_size": [
         ({"api/include/statecache/x.h":
