@@ -2,7 +2,10 @@
 /* Snapshots by id: which slot, exactly how many tokens, how it was computed.
  *
  * Ids are never 0 and not reused while 2^32 - 1 others can be given. The registry owns no slots: it
- * records whose they are. uthash through base/map.h. One mutator at a time; reads concurrent. */
+ * records whose they are. uthash through base/map.h. No lock of its own: one mutator at a time, and
+ * no reader beside it; readers may run side by side.
+ *
+ * Null or unknown arguments are SC_ERR_INVALID; nothing is changed on any error. */
 #ifndef SC_SNAPSHOT_REGISTRY_H
 #define SC_SNAPSHOT_REGISTRY_H
 
@@ -35,19 +38,29 @@ struct sc_snapshot_info {
 struct sc_registry;
 
 sc_status sc_registry_create(const sc_allocator *allocator, struct sc_registry **registry_out);
+/* NULL is allowed. */
 void sc_registry_destroy(struct sc_registry *registry);
-/* Copies `info` (history too; its last end must equal token_count: SC_ERR_MISMATCH). */
+/* Copies `info`, its history and its hits too. SC_ERR_INVALID: the null slot, no tokens, an unknown
+ * kind or form, history ends that do not rise. SC_ERR_MISMATCH: the last end is not token_count.
+ * SC_ERR_LIMIT: every id is in use. SC_ERR_NO_MEMORY: nothing was added and no id used up. */
 sc_status sc_registry_add(struct sc_registry *registry, const struct sc_snapshot_info *info,
     uint32_t *snapshot_out);
 /* SC_ERR_NOT_FOUND. The history pointer stays valid until the snapshot is removed. */
 sc_status sc_registry_get(const struct sc_registry *registry, uint32_t snapshot,
     struct sc_snapshot_info *info_out);
-void sc_registry_count_hit(struct sc_registry *registry, uint32_t snapshot);
+/* One more use. SC_ERR_NOT_FOUND. */
+sc_status sc_registry_count_hit(struct sc_registry *registry, uint32_t snapshot);
 /* Forgets it; `slot_out` (may be NULL) gets the slot, which is the caller's to free. */
 sc_status sc_registry_remove(struct sc_registry *registry, uint32_t snapshot, sc_slot *slot_out);
+/* 0 for NULL. */
 uint32_t sc_registry_count(const struct sc_registry *registry);
-/* Visits all, in no particular order. */
+/* Visits all, in no particular order. `fn` changes nothing in the registry. */
 void sc_registry_each(const struct sc_registry *registry,
     void (*fn)(void *ctx, uint32_t snapshot, const struct sc_snapshot_info *info), void *ctx);
+/* The next id given out is the first free one at or after `next` (not 0): to continue a recorded
+ * sequence of calls, and to reach the wrap-around in a test. */
+sc_status sc_registry_seek(struct sc_registry *registry, uint32_t next);
+/* Whole walk: SC_ERR_CORRUPT with text when an invariant does not hold. */
+sc_status sc_registry_verify(const struct sc_registry *registry);
 
 #endif
