@@ -1,0 +1,174 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Launchers of the gated delta rule: checks, then the kernel table. */
+#include <math.h>
+
+#include "base/error.h"
+#include "delta/delta_scratch.h"
+#include "gates/gates_check.h"
+#include "kernel_dispatch.h"
+
+static sc_status check_shape(const sc_k_delta_shape *s, const sc_k_slots *state)
+{
+    SC_REQUIRE(s->kind == SC_K_KIND_GDN || s->kind == SC_K_KIND_KDA);
+    SC_REQUIRE(s->heads > 0);
+    SC_REQUIRE(s->v_heads > 0);
+    SC_REQUIRE(s->v_heads <= 1u << 16);
+    SC_REQUIRE(s->v_heads % s->heads == 0);
+    SC_REQUIRE(s->k_dim > 0);
+    SC_REQUIRE(s->k_dim <= SC_K_DIM_MAX);
+    SC_REQUIRE(s->v_dim > 0);
+    SC_REQUIRE(s->v_dim <= SC_K_DIM_MAX);
+    SC_REQUIRE(isfinite(s->scale));
+    return sc_kernel_check_slots("state", state, (uint64_t)s->v_heads * s->v_dim * s->k_dim);
+}
+
+static sc_status check_packed(const sc_k_delta_params *p)
+{
+    const sc_k_delta_shape *s = &p->shape;
+    uint64_t qk = (uint64_t)s->heads * s->k_dim, vo = (uint64_t)s->v_heads * s->v_dim;
+    SC_REQUIRE(p->token_count <= INT32_MAX);
+    SC_TRY(sc_kernel_check_stride("q", p->q_stride, qk));
+    SC_TRY(sc_kernel_check_stride("k", p->k_stride, qk));
+    SC_TRY(sc_kernel_check_stride("v", p->v_stride, vo));
+    SC_TRY(sc_kernel_check_stride("o", p->o_stride, vo));
+    if (p->token_count > 0) {
+        SC_TRY(sc_kernel_check_tensor("q", p->q, p->dtype));
+        SC_TRY(sc_kernel_check_tensor("k", p->k, p->dtype));
+        SC_TRY(sc_kernel_check_tensor("v", p->v, p->dtype));
+        SC_TRY(sc_kernel_check_tensor("o", p->o, p->dtype));
+        SC_TRY(sc_kernel_check_tensor("g", p->g, SC_DTYPE_F32));
+        SC_TRY(sc_kernel_check_tensor("beta", p->beta, SC_DTYPE_F32));
+        if (p->o == p->q || p->o == p->k || p->o == p->v)
+            return SC_FAIL(SC_ERR_INVALID, "o is one of q, k, v");
+    }
+    SC_TRY(sc_kernel_check_index("row_start", p->row_start));
+    if (p->position != 0) SC_TRY(sc_kernel_check_index("position", p->position));
+    SC_TRY(sc_kernel_check_index("source", p->source));
+    SC_TRY(sc_kernel_check_index("dest", p->dest));
+    if (p->saves.count > 0) {
+        SC_TRY(sc_kernel_check_index("saves.row", p->saves.row));
+        SC_TRY(sc_kernel_check_index("saves.pos", p->saves.pos));
+        SC_TRY(sc_kernel_check_index("saves.slot", p->saves.slot));
+    }
+    return SC_OK;
+}
+
+static sc_status check_packed_rows(const sc_k_delta_params *p, uint32_t grid)
+{
+    return sc_kernel_check_rows(&(struct sc_kernel_rows){.row_count = p->row_count,
+        .token_count = p->token_count, .row_start = sc_host_ptr(p->row_start),
+        .position = sc_host_ptr(p->position), .source = sc_host_ptr(p->source),
+        .dest = sc_host_ptr(p->dest), .save_row = sc_host_ptr(p->saves.row),
+        .save_pos = sc_host_ptr(p->saves.pos), .save_slot = sc_host_ptr(p->saves.slot),
+        .save_count = p->saves.count, .save_grid = grid, .slots = &p->state});
+}
+
+sc_status sc_k_delta_recurrent(sc_backend *backend, const sc_k_delta_params *params,
+    sc_stream *stream)
+{
+    if (backend == NULL) backend = sc_backend_host();
+    SC_REQUIRE(params != NULL);
+    SC_TRY(sc_kernel_check_dtype("q, k, v, o", params->dtype));
+    SC_TRY(check_shape(&params->shape, &params->state));
+    const struct sc_kernel_row *row = NULL;
+    SC_TRY(sc_kernel_pick(backend, SC_K_OP_DELTA_RECURRENT,
+        sc_kernel_need(params->dtype, params->state.dtype), &row));
+    if (params->row_count == 0) return SC_OK;
+    SC_TRY(check_packed(params));
+    if (backend->host_memory) SC_TRY(check_packed_rows(params, 1));
+    return row->launch(params, stream);
+}
+
+static sc_status check_chunk(const sc_k_delta_params *p)
+{
+    SC_REQUIRE(p->chunk == 16 || p->chunk == 32 || p->chunk == 64);
+    SC_TRY(sc_kernel_check_dtype("q, k, v, o", p->dtype));
+    SC_REQUIRE(p->shape.k_dim > 0);
+    SC_REQUIRE(p->shape.k_dim <= SC_K_DIM_MAX);
+    SC_REQUIRE(p->shape.v_dim > 0);
+    SC_REQUIRE(p->shape.v_dim <= SC_K_DIM_MAX);
+    return SC_OK;
+}
+
+sc_status sc_k_delta_chunk_scratch(sc_backend *backend, const sc_k_delta_params *params,
+    uint64_t *bytes_out)
+{
+    (void)backend; /* the host's answer is the only one so far */
+    SC_REQUIRE(params != NULL);
+    SC_REQUIRE(bytes_out != NULL);
+    SC_TRY(check_chunk(params));
+    *bytes_out = sc_delta_chunk_scratch(params, NULL);
+    return SC_OK;
+}
+
+sc_status sc_k_delta_chunk(sc_backend *backend, const sc_k_delta_params *params, sc_stream *stream)
+{
+    if (backend == NULL) backend = sc_backend_host();
+    SC_REQUIRE(params != NULL);
+    SC_TRY(check_chunk(params));
+    SC_TRY(check_shape(&params->shape, &params->state));
+    const struct sc_kernel_row *row = NULL;
+    SC_TRY(sc_kernel_pick(backend, SC_K_OP_DELTA_CHUNK,
+        sc_kernel_need(params->dtype, params->state.dtype), &row));
+    if (params->row_count == 0) return SC_OK;
+    SC_TRY(check_packed(params));
+    uint64_t need_bytes = 0;
+    SC_TRY(sc_k_delta_chunk_scratch(backend, params, &need_bytes));
+    if (params->scratch == 0 || params->scratch % SC_SCRATCH_ALIGN != 0)
+        return SC_FAIL(SC_ERR_INVALID, "scratch is 0 or not aligned to %d bytes",
+            SC_SCRATCH_ALIGN);
+    if (params->scratch_bytes < need_bytes)
+        return SC_FAIL(SC_ERR_INVALID, "scratch has %llu bytes, needs %llu",
+            (unsigned long long)params->scratch_bytes, (unsigned long long)need_bytes);
+    if (backend->host_memory) SC_TRY(check_packed_rows(params, params->chunk));
+    return row->launch(params, stream);
+}
+
+static sc_status check_decode_gates(const sc_k_delta_decode_params *p)
+{
+    const sc_k_delta_shape *s = &p->shape;
+    uint64_t n = s->kind == SC_K_KIND_GDN ? 1 : s->k_dim;
+    if (p->g != 0) {
+        SC_TRY(sc_kernel_check_tensor("g", p->g, SC_DTYPE_F32));
+    } else {
+        SC_TRY(sc_kernel_check_gate(&p->weights));
+        if ((p->weights.gate == SC_K_GATE_GDN) != (s->kind == SC_K_KIND_GDN))
+            return SC_FAIL(SC_ERR_INVALID, "the gate does not belong to the kind of the layer");
+        SC_TRY(sc_kernel_check_tensor("a", p->a, p->dtype));
+        SC_TRY(sc_kernel_check_stride("a", p->a_stride, s->v_heads * n));
+    }
+    if (p->beta != 0) return sc_kernel_check_tensor("beta", p->beta, SC_DTYPE_F32);
+    SC_TRY(sc_kernel_check_tensor("b", p->b, p->dtype));
+    return sc_kernel_check_stride("b", p->b_stride, s->v_heads);
+}
+
+sc_status sc_k_delta_decode(sc_backend *backend, const sc_k_delta_decode_params *params,
+    sc_stream *stream)
+{
+    if (backend == NULL) backend = sc_backend_host();
+    SC_REQUIRE(params != NULL);
+    const sc_k_delta_decode_params *p = params;
+    const sc_k_delta_shape *s = &p->shape;
+    SC_TRY(sc_kernel_check_dtype("qkv and o", p->dtype));
+    SC_TRY(check_shape(s, &p->state));
+    const struct sc_kernel_row *row = NULL;
+    SC_TRY(sc_kernel_pick(backend, SC_K_OP_DELTA_DECODE,
+        sc_kernel_need(p->dtype, p->state.dtype), &row));
+    if (p->row_count == 0) return SC_OK;
+    SC_REQUIRE(p->row_count <= INT32_MAX);
+    uint64_t vo = (uint64_t)s->v_heads * s->v_dim;
+    SC_TRY(sc_kernel_check_tensor("qkv", p->qkv, p->dtype));
+    SC_TRY(sc_kernel_check_tensor("o", p->o, p->dtype));
+    SC_TRY(sc_kernel_check_stride("qkv", p->qkv_stride, 2ull * s->heads * s->k_dim + vo));
+    SC_TRY(sc_kernel_check_stride("o", p->o_stride, vo));
+    SC_TRY(check_decode_gates(p));
+    SC_TRY(sc_kernel_check_index("source", p->source));
+    SC_TRY(sc_kernel_check_index("dest", p->dest));
+    if (p->save != 0) SC_TRY(sc_kernel_check_index("save", p->save));
+    if (backend->host_memory)
+        SC_TRY(sc_kernel_check_rows(&(struct sc_kernel_rows){.row_count = p->row_count,
+            .token_count = p->row_count, .source = sc_host_ptr(p->source),
+            .dest = sc_host_ptr(p->dest), .save = sc_host_ptr(p->save), .save_grid = 1,
+            .slots = &p->state}));
+    return row->launch(params, stream);
+}

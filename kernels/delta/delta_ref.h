@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the reference forms of the delta rule share: reading tokens, and rows without work. */
+#ifndef SC_DELTA_REF_H
+#define SC_DELTA_REF_H
+
+#include "kernel_check.h"
+#include "ref_math.h"
+
+SC_REF_INLINE float delta_scale(const sc_k_delta_shape *s)
+{
+    return s->scale != 0.0f ? s->scale : 1.0f / sqrtf((float)s->k_dim);
+}
+
+/* q (scaled) and k of one head from their element offsets. */
+SC_REF_INLINE void delta_load_qk(float *q, float *k, const sc_k_delta_shape *s, sc_devptr q_base,
+    int64_t q_at, sc_devptr k_base, int64_t k_at, sc_dtype dtype)
+{
+    float scale = delta_scale(s);
+    ref_load(q, q_base, dtype, q_at, s->k_dim);
+    ref_load(k, k_base, dtype, k_at, s->k_dim);
+    if (s->qk_l2norm) {
+        ref_l2norm(q, s->k_dim, 1e-6f, scale);
+        ref_l2norm(k, s->k_dim, 1e-6f, 1.0f);
+    } else {
+        for (uint32_t i = 0; i < s->k_dim; i++) q[i] = q[i] * scale;
+    }
+}
+
+/* exp(g) for each of K, from one value (GDN) or K values. */
+SC_REF_INLINE void delta_alpha(float *alpha, const sc_k_delta_shape *s, const float *g)
+{
+    if (s->kind == SC_K_KIND_GDN) {
+        float a = ref_exp(g[0]);
+        for (uint32_t i = 0; i < s->k_dim; i++) alpha[i] = a;
+    } else {
+        for (uint32_t i = 0; i < s->k_dim; i++) alpha[i] = ref_exp(g[i]);
+    }
+}
+
+/* Element offset of (v head, v) in a slot's part. */
+SC_REF_INLINE int64_t delta_at(const sc_k_delta_shape *s, uint32_t hv, uint32_t v)
+{
+    return ((int64_t)hv * s->v_dim + v) * s->k_dim;
+}
+
+/* Does the row need no arithmetic? Then does what is left: zeros for a padded row; for an empty one
+ * the state moves from source to dest as it is. */
+static inline bool delta_row_idle(const sc_k_delta_params *p, uint32_t r)
+{
+    const sc_k_delta_shape *s = &p->shape;
+    const int32_t *row_start = sc_host_ptr(p->row_start);
+    int32_t source = ((const int32_t *)sc_host_ptr(p->source))[r];
+    int32_t dest = ((const int32_t *)sc_host_ptr(p->dest))[r];
+    uint32_t count = sc_kernel_row_tokens(row_start, r), vo = s->v_heads * s->v_dim;
+    if (source < 0) {
+        int64_t stride = sc_kernel_stride(p->o_stride, vo);
+        for (uint32_t t = 0; t < count; t++)
+            ref_store_zero(p->o, p->dtype, ((int64_t)row_start[r] + t) * stride, vo);
+        return true;
+    }
+    if (count > 0) return false;
+    if (dest <= 0 || dest == source) return true;
+    uint64_t bytes = (uint64_t)vo * s->k_dim * sc_kernel_elem_bytes(p->state.dtype);
+    if (source == 0)
+        memset(sc_host_ptr(ref_slot(&p->state, dest)), 0, bytes);
+    else
+        memcpy(sc_host_ptr(ref_slot(&p->state, dest)), sc_host_ptr(ref_slot(&p->state, source)),
+            bytes);
+    return true;
+}
+
+#endif

@@ -1,0 +1,187 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The delta rule token by token on the host: packed batches and packed decode.
+ *
+ * Rows of S never meet: row v needs only its own K values and q, k, alpha of the token. So a block of
+ * rows stays in a buffer on the stack while the tokens of one sequence pass:
+ *
+ *   S[v0 .. v0+n) --load--> block --step--> ... --step--> block --store--> dest, saves
+ *
+ * 16-bit states are rounded after every step, which is what storing and loading them would do; hence
+ * T tokens in one call and T calls of one token give the same bits.
+ *
+ * Bytes moved: each state once in and once out. Cost: about 4 K V multiply-adds a token and head. */
+#include "delta/delta_ref.h"
+#include "gates/gate_math.h"
+#include "kernel_dispatch.h"
+
+enum { BLOCK_ELEMS = 16384 }; /* 64 KiB: all of a 128 x 128 state */
+
+struct token {
+    float q[SC_K_DIM_MAX];
+    float k[SC_K_DIM_MAX];
+    float alpha[SC_K_DIM_MAX];
+    float v[SC_K_DIM_MAX];
+    float o[SC_K_DIM_MAX];
+    float beta;
+};
+
+SC_REF_INLINE uint32_t block_rows(const sc_k_delta_shape *s, uint32_t v0)
+{
+    uint32_t most = BLOCK_ELEMS / s->k_dim;
+    return s->v_dim - v0 < most ? s->v_dim - v0 : most;
+}
+
+/* Decay, read, write, output: in this order. */
+SC_REF_INLINE void step(float *block, uint32_t rows, uint32_t k_dim, struct token *x)
+{
+    for (uint32_t v = 0; v < rows; v++) {
+        float *restrict s = block + (size_t)v * k_dim;
+        for (uint32_t i = 0; i < k_dim; i++) s[i] = s[i] * x->alpha[i];
+        float u = x->beta * (x->v[v] - ref_dot(s, x->k, k_dim));
+        for (uint32_t i = 0; i < k_dim; i++) s[i] = s[i] + u * x->k[i];
+        x->o[v] = ref_dot(s, x->q, k_dim);
+    }
+}
+
+SC_REF_INLINE void block_load(float *block, const sc_k_slots *state, int32_t slot, int64_t at,
+    uint32_t n)
+{
+    if (slot == 0)
+        memset(block, 0, n * sizeof(float));
+    else
+        ref_load(block, ref_slot(state, slot), state->dtype, at, n);
+}
+
+SC_REF_INLINE void block_store(const float *block, const sc_k_slots *state, int32_t slot,
+    int64_t at, uint32_t n)
+{
+    if (slot > 0) ref_store(block, ref_slot(state, slot), state->dtype, at, n);
+}
+
+SC_REF_INLINE void block_saves(const float *block, const sc_k_delta_params *p, uint32_t r,
+    int64_t pos, int64_t at, uint32_t n)
+{
+    const int32_t *row = sc_host_ptr(p->saves.row), *save_pos = sc_host_ptr(p->saves.pos);
+    const int32_t *slot = sc_host_ptr(p->saves.slot);
+    for (uint32_t i = 0; i < p->saves.count; i++)
+        if (row[i] == (int32_t)r && save_pos[i] == pos)
+            block_store(block, &p->state, slot[i], at, n);
+}
+
+SC_REF_INLINE void token_load(struct token *x, const sc_k_delta_params *p, int64_t t, uint32_t hv,
+    uint32_t v0, uint32_t rows)
+{
+    const sc_k_delta_shape *s = &p->shape;
+    uint64_t qk = (uint64_t)s->heads * s->k_dim, vo = (uint64_t)s->v_heads * s->v_dim;
+    int64_t h = hv / (s->v_heads / s->heads), g_dim = s->kind == SC_K_KIND_GDN ? 1 : s->k_dim;
+    const float *g = (const float *)sc_host_ptr(p->g) + (t * s->v_heads + hv) * g_dim;
+    delta_load_qk(x->q, x->k, s, p->q, t * sc_kernel_stride(p->q_stride, qk) + h * s->k_dim, p->k,
+        t * sc_kernel_stride(p->k_stride, qk) + h * s->k_dim, p->dtype);
+    delta_alpha(x->alpha, s, g);
+    ref_load(x->v, p->v, p->dtype,
+        t * sc_kernel_stride(p->v_stride, vo) + (int64_t)hv * s->v_dim + v0, rows);
+    x->beta = ((const float *)sc_host_ptr(p->beta))[t * s->v_heads + hv];
+}
+
+/* Rows v0.. of one head of one sequence, all its tokens. */
+SC_REF_CLONES static void recurrent_block(const sc_k_delta_params *p, uint32_t r, uint32_t hv,
+    uint32_t v0)
+{
+    const sc_k_delta_shape *s = &p->shape;
+    const int32_t *row_start = sc_host_ptr(p->row_start);
+    const int32_t *position = sc_host_ptr(p->position);
+    uint32_t rows = block_rows(s, v0), n = rows * s->k_dim;
+    uint64_t vo = (uint64_t)s->v_heads * s->v_dim;
+    int64_t at = delta_at(s, hv, v0), first = position != NULL ? position[r] : 0;
+    float block[BLOCK_ELEMS];
+    struct token x;
+    block_load(block, &p->state, ((const int32_t *)sc_host_ptr(p->source))[r], at, n);
+    for (int64_t t = row_start[r]; t < row_start[r + 1]; t++) {
+        token_load(&x, p, t, hv, v0, rows);
+        step(block, rows, s->k_dim, &x);
+        ref_round(block, p->state.dtype, n);
+        ref_store(x.o, p->o, p->dtype,
+            t * sc_kernel_stride(p->o_stride, vo) + (int64_t)hv * s->v_dim + v0, rows);
+        if (p->saves.count > 0)
+            block_saves(block, p, r, first + (t - row_start[r]) + 1, at, n);
+    }
+    block_store(block, &p->state, ((const int32_t *)sc_host_ptr(p->dest))[r], at, n);
+}
+
+sc_status sc_k_delta_recurrent_ref(const void *params, sc_stream *stream)
+{
+    (void)stream;
+    const sc_k_delta_params *p = params;
+    for (uint32_t r = 0; r < p->row_count; r++) {
+        if (delta_row_idle(p, r)) continue;
+        for (uint32_t hv = 0; hv < p->shape.v_heads; hv++)
+            for (uint32_t v0 = 0; v0 < p->shape.v_dim; v0 += block_rows(&p->shape, v0))
+                recurrent_block(p, r, hv, v0);
+    }
+    return SC_OK;
+}
+
+SC_REF_INLINE void decode_gates(struct token *x, const sc_k_delta_decode_params *p, int64_t r,
+    uint32_t hv)
+{
+    const sc_k_delta_shape *s = &p->shape;
+    uint32_t n = s->kind == SC_K_KIND_GDN ? 1 : s->k_dim;
+    float g[SC_K_DIM_MAX], b;
+    if (p->g != 0) {
+        ref_load(g, p->g, SC_DTYPE_F32, (r * s->v_heads + hv) * n, n);
+    } else {
+        int64_t stride = sc_kernel_stride(p->a_stride, (uint64_t)s->v_heads * n);
+        ref_load(g, p->a, p->dtype, r * stride + (int64_t)hv * n, n);
+        ref_gate(g, g, &p->weights, hv, n);
+    }
+    delta_alpha(x->alpha, s, g);
+    if (p->beta != 0) {
+        x->beta = ((const float *)sc_host_ptr(p->beta))[r * s->v_heads + hv];
+    } else {
+        ref_load(&b, p->b, p->dtype, r * sc_kernel_stride(p->b_stride, s->v_heads) + hv, 1);
+        x->beta = ref_beta(b, &p->weights);
+    }
+}
+
+SC_REF_CLONES static void decode_head(const sc_k_delta_decode_params *p, uint32_t r, uint32_t hv)
+{
+    const sc_k_delta_shape *s = &p->shape;
+    const int32_t *source = sc_host_ptr(p->source), *dest = sc_host_ptr(p->dest);
+    const int32_t *save = sc_host_ptr(p->save);
+    int64_t qk = (int64_t)s->heads * s->k_dim, vo = (int64_t)s->v_heads * s->v_dim;
+    int64_t at = r * sc_kernel_stride(p->qkv_stride, (uint64_t)(2 * qk + vo));
+    int64_t q_at = at + (int64_t)(hv / (s->v_heads / s->heads)) * s->k_dim;
+    int64_t head_v = (int64_t)hv * s->v_dim;
+    float block[BLOCK_ELEMS];
+    struct token x;
+    delta_load_qk(x.q, x.k, s, p->qkv, q_at, p->qkv, q_at + qk, p->dtype);
+    decode_gates(&x, p, r, hv);
+    for (uint32_t v0 = 0, rows; v0 < s->v_dim; v0 += rows) {
+        rows = block_rows(s, v0);
+        int64_t state_at = delta_at(s, hv, v0);
+        uint32_t n = rows * s->k_dim;
+        ref_load(x.v, p->qkv, p->dtype, at + 2 * qk + head_v + v0, rows);
+        block_load(block, &p->state, source[r], state_at, n);
+        step(block, rows, s->k_dim, &x);
+        block_store(block, &p->state, dest[r], state_at, n);
+        if (save != NULL) block_store(block, &p->state, save[r], state_at, n);
+        ref_store(x.o, p->o, p->dtype,
+            r * sc_kernel_stride(p->o_stride, (uint64_t)vo) + head_v + v0, rows);
+    }
+}
+
+sc_status sc_k_delta_decode_ref(const void *params, sc_stream *stream)
+{
+    (void)stream;
+    const sc_k_delta_decode_params *p = params;
+    const int32_t *source = sc_host_ptr(p->source);
+    uint32_t vo = p->shape.v_heads * p->shape.v_dim;
+    for (uint32_t r = 0; r < p->row_count; r++) {
+        if (source[r] < 0) {
+            ref_store_zero(p->o, p->dtype, r * sc_kernel_stride(p->o_stride, vo), vo);
+            continue;
+        }
+        for (uint32_t hv = 0; hv < p->shape.v_heads; hv++) decode_head(p, r, hv);
+    }
+    return SC_OK;
+}

@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The kernel table: for each operation a list of rows, best first; the first row that fits the
+ * backend and has the needed features serves the call. */
+#ifndef SC_KERNEL_DISPATCH_H
+#define SC_KERNEL_DISPATCH_H
+
+#include "kernels/backend.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum sc_kernel_feature {
+    SC_KF_F32 = 1u << 0,       /* tensors */
+    SC_KF_BF16 = 1u << 1,
+    SC_KF_STATE_F32 = 1u << 2, /* slots */
+    SC_KF_STATE_BF16 = 1u << 3
+};
+
+/* `params` is the operation's parameter struct, already checked. */
+typedef sc_status (*sc_kernel_fn)(const void *params, sc_stream *stream);
+
+struct sc_kernel_row {
+    const char *name;
+    uint32_t cc_min, cc_max; /* compute capability; 0 is the host */
+    uint32_t features;
+    sc_kernel_fn launch;
+};
+
+/* Features that tensors of `dtype` and slots of `state_dtype` (0: none) need; 0 for a dtype that no
+ * kernel knows. */
+uint32_t sc_kernel_need(sc_dtype dtype, sc_dtype state_dtype);
+
+/* First eligible row, or the one that SC_KERNEL_<OP> forces. SC_ERR_UNSUPPORTED with text. */
+sc_status sc_kernel_pick(const sc_backend *backend, sc_k_op op, uint32_t need,
+    const struct sc_kernel_row **row_out);
+
+sc_status sc_k_conv_prefill_ref(const void *params, sc_stream *stream);
+sc_status sc_k_conv_update_ref(const void *params, sc_stream *stream);
+sc_status sc_k_gates_ref(const void *params, sc_stream *stream);
+sc_status sc_k_l2norm_ref(const void *params, sc_stream *stream);
+sc_status sc_k_gated_rmsnorm_ref(const void *params, sc_stream *stream);
+sc_status sc_k_delta_recurrent_ref(const void *params, sc_stream *stream);
+sc_status sc_k_delta_chunk_ref(const void *params, sc_stream *stream);
+sc_status sc_k_delta_decode_ref(const void *params, sc_stream *stream);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,109 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* l2norm and gated RMSNorm on the host. Dimensions may be long (Mamba-2 norms over a whole group),
+ * so both walk a vector in tiles; the sum of squares keeps 16 lanes across tiles, the order of one
+ * ref_dot over the whole vector. */
+#include "kernel_check.h"
+#include "kernel_dispatch.h"
+#include "ref_math.h"
+
+enum { TILE = 256 };
+_Static_assert(TILE % 16 == 0, "lanes continue from tile to tile");
+
+/* x[0..n) * act(z[0..n)) when gated, else x. */
+SC_REF_INLINE void load_gated(float *restrict x, const sc_k_gated_rmsnorm_params *p, int64_t x_at,
+    int64_t z_at, uint32_t n)
+{
+    ref_load(x, p->x, p->dtype, x_at, n);
+    if (!p->gate_first) return;
+    float z[TILE];
+    ref_load(z, p->z, p->dtype, z_at, n);
+    for (uint32_t i = 0; i < n; i++)
+        x[i] = x[i] * (p->act == SC_K_ACT_SILU ? ref_silu(z[i]) : ref_sigmoid(z[i]));
+}
+
+SC_REF_INLINE float lane_sum(float *lane)
+{
+    for (uint32_t l = 0; l < 8; l++) lane[l] += lane[l + 8];
+    for (uint32_t l = 0; l < 4; l++) lane[l] += lane[l + 4];
+    lane[0] += lane[2];
+    lane[1] += lane[3];
+    return lane[0] + lane[1];
+}
+
+SC_REF_INLINE void lane_squares(float *lane, const float *x, uint32_t n)
+{
+    uint32_t i = 0;
+    for (; i + 16 <= n; i += 16)
+        for (uint32_t l = 0; l < 16; l++) lane[l] += x[i + l] * x[i + l];
+    for (uint32_t l = 0; i + l < n; l++) lane[l] += x[i + l] * x[i + l];
+}
+
+SC_REF_CLONES static void rmsnorm_head(const sc_k_gated_rmsnorm_params *p, int64_t x_at,
+    int64_t z_at, int64_t y_at, int64_t w_at)
+{
+    float lane[16] = {0}, x[TILE], z[TILE], w[TILE];
+    for (uint32_t d = 0; d < p->dim; d += TILE) {
+        uint32_t n = p->dim - d < TILE ? p->dim - d : TILE;
+        load_gated(x, p, x_at + d, z_at + d, n);
+        lane_squares(lane, x, n);
+    }
+    float rms = 1.0f / sqrtf(lane_sum(lane) / (float)p->dim + p->eps);
+    for (uint32_t d = 0; d < p->dim; d += TILE) {
+        uint32_t n = p->dim - d < TILE ? p->dim - d : TILE;
+        load_gated(x, p, x_at + d, z_at + d, n);
+        ref_load(w, p->weight, p->weight_dtype, w_at + d, n);
+        for (uint32_t i = 0; i < n; i++) x[i] = x[i] * rms * w[i];
+        if (!p->gate_first) {
+            ref_load(z, p->z, p->dtype, z_at + d, n);
+            if (p->act == SC_K_ACT_SILU)
+                for (uint32_t i = 0; i < n; i++) x[i] = x[i] * ref_silu(z[i]);
+            else
+                for (uint32_t i = 0; i < n; i++) x[i] = x[i] * ref_sigmoid(z[i]);
+        }
+        ref_store(x, p->y, p->dtype, y_at + d, n);
+    }
+}
+
+sc_status sc_k_gated_rmsnorm_ref(const void *params, sc_stream *stream)
+{
+    (void)stream;
+    const sc_k_gated_rmsnorm_params *p = params;
+    uint64_t dense = (uint64_t)p->heads * p->dim;
+    int64_t xs = sc_kernel_stride(p->x_stride, dense), zs = sc_kernel_stride(p->z_stride, dense);
+    int64_t ys = sc_kernel_stride(p->y_stride, dense);
+    for (int64_t t = 0; t < p->token_count; t++)
+        for (uint32_t h = 0; h < p->heads; h++) {
+            int64_t at = (int64_t)h * p->dim;
+            rmsnorm_head(p, t * xs + at, t * zs + at, t * ys + at, p->weight_per_head ? at : 0);
+        }
+    return SC_OK;
+}
+
+SC_REF_CLONES static void l2norm_head(const sc_k_l2norm_params *p, int64_t x_at, int64_t y_at)
+{
+    float lane[16] = {0}, x[TILE];
+    for (uint32_t d = 0; d < p->dim; d += TILE) {
+        uint32_t n = p->dim - d < TILE ? p->dim - d : TILE;
+        ref_load(x, p->x, p->dtype, x_at + d, n);
+        lane_squares(lane, x, n);
+    }
+    float root = sqrtf(lane_sum(lane) + p->eps);
+    for (uint32_t d = 0; d < p->dim; d += TILE) {
+        uint32_t n = p->dim - d < TILE ? p->dim - d : TILE;
+        ref_load(x, p->x, p->dtype, x_at + d, n);
+        for (uint32_t i = 0; i < n; i++) x[i] = x[i] / root;
+        ref_store(x, p->y, p->out_dtype, y_at + d, n);
+    }
+}
+
+sc_status sc_k_l2norm_ref(const void *params, sc_stream *stream)
+{
+    (void)stream;
+    const sc_k_l2norm_params *p = params;
+    uint64_t dense = (uint64_t)p->heads * p->dim;
+    int64_t xs = sc_kernel_stride(p->x_stride, dense), ys = sc_kernel_stride(p->y_stride, dense);
+    for (int64_t t = 0; t < p->token_count; t++)
+        for (uint32_t h = 0; h < p->heads; h++)
+            l2norm_head(p, t * xs + (int64_t)h * p->dim, t * ys + (int64_t)h * p->dim);
+    return SC_OK;
+}

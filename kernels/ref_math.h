@@ -1,0 +1,172 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Arithmetic of the reference kernels.
+ *
+ * The elementary functions are written out instead of taken from libm: loops over them vectorise,
+ * and the bits do not depend on the C library or on which variant it picks for the processor.
+ * Everything is plain fp32, add and multiply apart (-ffp-contract=off), in source order, so that the
+ * compiler cannot change a bit whatever vector width it uses. */
+#ifndef SC_REF_MATH_H
+#define SC_REF_MATH_H
+
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "kernels/backend.h"
+
+/* Hot loops are compiled for wider vectors as well. Lanes never interact and nothing is contracted,
+ * so each clone gives the same bits. Sanitizers cannot run the resolver, hence the guard. */
+#if defined(__x86_64__) && defined(__GLIBC__) && !defined(__clang__)                               \
+    && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#define SC_REF_CLONES __attribute__((target_clones("avx512f", "avx2", "default")))
+#else
+#define SC_REF_CLONES
+#endif
+/* So that helpers are compiled with the clone they are used in. */
+#define SC_REF_INLINE static inline __attribute__((always_inline))
+
+SC_REF_INLINE uint32_t ref_f32_bits(float x)
+{
+    uint32_t u;
+    memcpy(&u, &x, sizeof u);
+    return u;
+}
+
+SC_REF_INLINE float ref_bits_f32(uint32_t u)
+{
+    float x;
+    memcpy(&x, &u, sizeof x);
+    return x;
+}
+
+SC_REF_INLINE float ref_from_bf16(uint16_t h)
+{
+    return ref_bits_f32((uint32_t)h << 16);
+}
+
+/* Nearest even; NaN stays NaN. */
+SC_REF_INLINE uint16_t ref_to_bf16(float x)
+{
+    uint32_t u = ref_f32_bits(x);
+    uint32_t rounded = (u + 0x7fffu + (u >> 16 & 1u)) >> 16;
+    uint32_t quiet = u >> 16 | 0x40u;
+    return (uint16_t)((u & 0x7fffffffu) > 0x7f800000u ? quiet : rounded);
+}
+
+/* e^x, about 1 ulp; 0 below -87 (no denormals), +inf above 88.72, NaN for NaN. */
+SC_REF_INLINE float ref_exp(float x)
+{
+    const float magic = 12582912.0f; /* 1.5 * 2^23: adding it rounds to an integer */
+    float shifted = x * 1.44269504f + magic;
+    float n = shifted - magic;
+    float r = x - n * 0.693359375f;
+    r = r - n * -2.12194440e-4f;
+    float p = 1.9875691500e-4f;
+    p = p * r + 1.3981999507e-3f;
+    p = p * r + 8.3334519073e-3f;
+    p = p * r + 4.1665795894e-2f;
+    p = p * r + 1.6666665459e-1f;
+    p = p * r + 5.0000001201e-1f;
+    p = p * (r * r) + r + 1.0f;
+    /* 2^(n-1) in the exponent field, then doubled, so that n = 128 works, too. */
+    uint32_t exponent = ref_f32_bits(shifted) - 0x4b400000u + 126u;
+    float y = p * ref_bits_f32(exponent << 23) * 2.0f;
+    y = x < -87.0f ? 0.0f : y;
+    return x > 88.7228f ? INFINITY : y;
+}
+
+SC_REF_INLINE float ref_sigmoid(float x)
+{
+    return 1.0f / (1.0f + ref_exp(-x));
+}
+
+SC_REF_INLINE float ref_silu(float x)
+{
+    return x / (1.0f + ref_exp(-x));
+}
+
+/* log1p(e^x) = max(x, 0) + log1p(e^-|x|), and log1p(t) = 2 atanh(t / (2 + t)) for 0 <= t <= 1. From
+ * x = 17.4 on the second term is below half an ulp, so this is "x above 20" as well. */
+SC_REF_INLINE float ref_softplus(float x)
+{
+    float t = ref_exp(-fabsf(x));
+    float s = t / (2.0f + t);
+    float s2 = s * s;
+    float p = 1.0f / 17.0f;
+    p = p * s2 + 1.0f / 15.0f;
+    p = p * s2 + 1.0f / 13.0f;
+    p = p * s2 + 1.0f / 11.0f;
+    p = p * s2 + 1.0f / 9.0f;
+    p = p * s2 + 1.0f / 7.0f;
+    p = p * s2 + 1.0f / 5.0f;
+    p = p * s2 + 1.0f / 3.0f;
+    p = p * s2 + 1.0f;
+    float positive = x < 0.0f ? 0.0f : x; /* NaN passes through */
+    return positive + 2.0f * s * p;
+}
+
+/* Sum of products in 16 lanes, then a fixed tree: an order that depends on n alone. */
+SC_REF_INLINE float ref_dot(const float *restrict a, const float *restrict b, uint32_t n)
+{
+    float lane[16] = {0};
+    uint32_t i = 0;
+    for (; i + 16 <= n; i += 16)
+        for (uint32_t l = 0; l < 16; l++) lane[l] += a[i + l] * b[i + l];
+    for (uint32_t l = 0; i + l < n; l++) lane[l] += a[i + l] * b[i + l];
+    for (uint32_t l = 0; l < 8; l++) lane[l] += lane[l + 8];
+    for (uint32_t l = 0; l < 4; l++) lane[l] += lane[l + 4];
+    lane[0] += lane[2];
+    lane[1] += lane[3];
+    return lane[0] + lane[1];
+}
+
+/* n elements from element `offset` of a tensor. */
+SC_REF_INLINE void ref_load(float *restrict out, sc_devptr base, sc_dtype dtype, int64_t offset,
+    uint32_t n)
+{
+    if (dtype == SC_DTYPE_F32) {
+        memcpy(out, (const float *)sc_host_ptr(base) + offset, n * sizeof(float));
+    } else {
+        const uint16_t *restrict in = (const uint16_t *)sc_host_ptr(base) + offset;
+        for (uint32_t i = 0; i < n; i++) out[i] = ref_from_bf16(in[i]);
+    }
+}
+
+SC_REF_INLINE void ref_store(const float *restrict in, sc_devptr base, sc_dtype dtype,
+    int64_t offset, uint32_t n)
+{
+    if (dtype == SC_DTYPE_F32) {
+        memcpy((float *)sc_host_ptr(base) + offset, in, n * sizeof(float));
+    } else {
+        uint16_t *restrict out = (uint16_t *)sc_host_ptr(base) + offset;
+        for (uint32_t i = 0; i < n; i++) out[i] = ref_to_bf16(in[i]);
+    }
+}
+
+SC_REF_INLINE void ref_store_zero(sc_devptr base, sc_dtype dtype, int64_t offset, uint32_t n)
+{
+    uint64_t elem_bytes = dtype == SC_DTYPE_F32 ? 4 : 2;
+    memset((uint8_t *)sc_host_ptr(base) + offset * (int64_t)elem_bytes, 0, n * elem_bytes);
+}
+
+/* What a tensor of `dtype` would hold. */
+SC_REF_INLINE void ref_round(float *x, sc_dtype dtype, uint32_t n)
+{
+    if (dtype == SC_DTYPE_F32) return;
+    for (uint32_t i = 0; i < n; i++) x[i] = ref_from_bf16(ref_to_bf16(x[i]));
+}
+
+/* x / sqrt(sum x^2 + eps) * scale; the one form of it in every kernel. */
+SC_REF_INLINE void ref_l2norm(float *x, uint32_t n, float eps, float scale)
+{
+    float root = sqrtf(ref_dot(x, x, n) + eps);
+    for (uint32_t i = 0; i < n; i++) x[i] = x[i] / root * scale;
+}
+
+/* Where slot `slot` begins. */
+SC_REF_INLINE sc_devptr ref_slot(const sc_k_slots *slots, int32_t slot)
+{
+    return slots->base + (uint64_t)((int64_t)slot * slots->slot_stride);
+}
+
+#endif
