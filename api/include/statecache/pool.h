@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /** A fixed number of slots for recurrent states in one memory.
  *
- * A slot has room for one state. A handle is id + generation; the generation changes whenever a slot
- * is freed, so that a stale handle is refused. Slot 0 is the null slot: it reads as zeros, is never
- * handed out and never written. In index arrays for kernels, -1 means "no row".
+ * A slot has room for one state. A handle is id + generation; the generation changes whenever a
+ * slot is freed, so that a stale handle is refused. Slot 0 is the null slot: it reads as zeros, is
+ * never handed out and never written. In index arrays for kernels, -1 means "no row".
  *
  *   page-major   [slot][part]         one state is one piece of memory
  *   contiguous   [part][slot]         one array for each part, as engines have today
@@ -43,15 +43,33 @@ typedef enum sc_owner {
     SC_OWNER_COUNT = 5
 } sc_owner;
 
-/** Memory of the caller. The pool never frees it; `release(ctx)` is called exactly once, after the
- * last use, also when creation fails after validation has begun to use it -- then before the call
- * returns an error it is NOT called: on error the memory stays the caller's. */
+/** One part of foreign memory: element 0 of slot `s` is at `base + s * slot_stride`. */
+typedef struct sc_foreign_part {
+    sc_devptr base;       /* of slot 0, the null slot: 16-byte aligned */
+    uint64_t bytes;       /* from base on: all slot_count + 1 slots */
+    uint64_t slot_stride; /* a multiple of 16, not below the part */
+} sc_foreign_part;
+
+/** Memory of the caller: one range or, for an engine that has its own tensors, part by part.
+ *
+ * The pool never frees it. `release(ctx)` is called exactly once, by sc_pool_destroy after the last
+ * use; when creation fails it is not called and the memory stays the caller's. The bytes of slot 0
+ * are cleared at creation; bytes outside of parts (gaps of a stride) are never touched.
+ *
+ * Alignment: all bases and strides are multiples of 16, else SC_ERR_MISMATCH; the pool's
+ * `alignment` is the largest power of two up to 256 that divides all of them. Kernel rows that need
+ * more than that are not eligible. */
 typedef struct sc_foreign_memory {
-    sc_devptr base;    /* at least 16-byte aligned; below 256 rows that need vectors are not eligible */
+    sc_devptr base;
     uint64_t bytes;
-    uint64_t slot_stride; /* page-major: bytes from slot to slot, 0: computed. Contiguous: must be 0 */
+    uint64_t slot_stride; /* page-major: bytes from slot to slot, 0: computed; contiguous: 0 */
     void (*release)(void *ctx); /* may be NULL */
     void *ctx;
+    /** Not NULL: the local parts in schema order, as many as the shard holds (at most 4,096); then
+     * base, bytes and slot_stride above are 0 and the layout is contiguous. Parts may lie
+     * interleaved with one common stride, otherwise their ranges must be disjoint. */
+    const sc_foreign_part *parts;
+    uint32_t part_count;
 } sc_foreign_memory;
 
 typedef struct sc_pool_options {
@@ -72,20 +90,26 @@ typedef struct sc_pool_options {
 SC_API sc_status sc_pool_memory_bytes(const sc_pool_options *options, uint64_t *bytes_out);
 
 /** Errors: SC_ERR_INVALID, SC_ERR_OVERFLOW, SC_ERR_NO_MEMORY, SC_ERR_MISMATCH (foreign memory too
- * small, misaligned or with a stride below one slot). Nothing is left behind on error. */
+ * small, misaligned, overlapping or with a stride below one slot), SC_ERR_LIMIT. Nothing is left
+ * behind on error. Cost: O(parts); slots are not touched, so a sparse pool costs what is used. */
 SC_API sc_status sc_pool_create(const sc_pool_options *options, sc_pool **pool_out);
-/** SC_ERR_BUSY, changing nothing, while a slot is allocated or a cache uses the pool. NULL is allowed. */
+/** SC_ERR_BUSY, changing nothing, while a slot is allocated or a cache uses the pool. NULL is
+ * allowed. */
 SC_API sc_status sc_pool_destroy(sc_pool *pool);
 
-/** All or nothing. Every control word of an allocated slot is reset. The contents of a slot are not
- * cleared (a row without a snapshot has the null slot as its source); debug builds poison them.
- * Errors: SC_ERR_INVALID (count 0, owner FREE), SC_ERR_NO_SLOT: nothing was taken. */
+/** All or nothing. Every control word of an allocated slot (parts of kind EXTRA) is reset to zero.
+ * The other contents of a slot are not cleared (a row without a snapshot has the null slot as its
+ * source); debug builds fill them with NaN.
+ * Errors: SC_ERR_INVALID (count 0, owner FREE), SC_ERR_NO_SLOT, what the backend reports: nothing
+ * was taken. Cost: O(count), never allocates. */
 SC_API sc_status sc_pool_alloc(sc_pool *pool, uint32_t count, sc_owner owner, sc_slot *slots_out);
-/** All or nothing: SC_ERR_STALE if any handle is stale, null, or named twice; then nothing is freed. */
+/** All or nothing: SC_ERR_STALE if any handle is stale, null, or named twice; then nothing is
+ * freed. SC_ERR_INVALID (count 0). Cost: O(count), never allocates. */
 SC_API sc_status sc_pool_free(sc_pool *pool, const sc_slot *slots, uint32_t count);
 /** Changes the owner tag. SC_ERR_STALE, SC_ERR_INVALID. */
 SC_API sc_status sc_pool_set_owner(sc_pool *pool, sc_slot slot, sc_owner owner);
-/** SC_OK if the handle names an allocated slot (owner in `*owner_out` if not NULL), else SC_ERR_STALE. */
+/** SC_OK if the handle names an allocated slot (owner in `*owner_out` if not NULL), else
+ * SC_ERR_STALE. */
 SC_API sc_status sc_pool_check(const sc_pool *pool, sc_slot slot, sc_owner *owner_out);
 
 typedef struct sc_pool_info {
@@ -98,9 +122,9 @@ typedef struct sc_pool_info {
     uint64_t state_bytes;  /* dense */
     uint64_t memory_bytes;
     uint64_t huge_bytes;   /* of own memory, advised as huge pages */
-    sc_devptr base;
-    uint32_t alignment;    /* guaranteed for every part of every slot: 256, or less over foreign memory */
-    sc_shard shard;
+    sc_devptr base;        /* of the memory; of part 0 when it was given part by part */
+    uint32_t alignment;    /* of every part of every slot: 256, or less over foreign memory */
+    sc_shard shard;        /* defaults filled in: equal shards are equal field by field */
 } sc_pool_info;
 SC_API sc_status sc_pool_info_get(const sc_pool *pool, sc_pool_info *info_out);
 
@@ -119,8 +143,8 @@ typedef struct sc_layer_view {
     uint32_t alignment;
 } sc_layer_view;
 
-/** The part of `kind` and `index` of global layer `layer`. SC_ERR_NOT_FOUND when the shard has none;
- * the error text names the layer. */
+/** The part of `kind` and `index` of global layer `layer`. SC_ERR_NOT_FOUND when the shard has
+ * none; the error text names the layer. */
 SC_API sc_status sc_pool_layer_view(const sc_pool *pool, uint32_t layer, sc_part_kind kind,
     uint32_t index, sc_layer_view *view_out);
 /** The same by local part number, 0 .. part_count - 1. */
