@@ -19,8 +19,10 @@
 #if defined(__x86_64__) && defined(__GLIBC__) && !defined(__clang__)                               \
     && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 #define SC_REF_CLONES __attribute__((target_clones("avx512f", "avx2", "default")))
+#define SC_REF_TILE_LANES 8
 #else
 #define SC_REF_CLONES
+#define SC_REF_TILE_LANES 4
 #endif
 /* So that helpers are compiled with the clone they are used in. */
 #define SC_REF_INLINE static inline __attribute__((always_inline))
@@ -105,19 +107,68 @@ SC_REF_INLINE float ref_softplus(float x)
     return positive + 2.0f * s * p;
 }
 
-/* Sum of products in 16 lanes, then a fixed tree: an order that depends on n alone. */
-SC_REF_INLINE float ref_dot(const float *restrict a, const float *restrict b, uint32_t n)
+/* Eight lanes; where the processor has less, the compiler splits them. Loads need no alignment. */
+typedef float ref_v8 __attribute__((vector_size(32), aligned(4), may_alias));
+/* What matrix tiles are made of: no wider than a register of the narrowest clone that matters. */
+typedef float ref_vt
+    __attribute__((vector_size(4 * SC_REF_TILE_LANES), aligned(4), may_alias));
+
+/* Adds up 16 lanes, the last `n` products a[i] b[i] (n < 16) included: a fixed tree. */
+SC_REF_INLINE float ref_lane_sum(float *restrict lane, const float *a, const float *b, uint32_t n)
 {
-    float lane[16] = {0};
-    uint32_t i = 0;
-    for (; i + 16 <= n; i += 16)
-        for (uint32_t l = 0; l < 16; l++) lane[l] += a[i + l] * b[i + l];
-    for (uint32_t l = 0; i + l < n; l++) lane[l] += a[i + l] * b[i + l];
+    for (uint32_t l = 0; l < n; l++) lane[l] += a[l] * b[l];
     for (uint32_t l = 0; l < 8; l++) lane[l] += lane[l + 8];
     for (uint32_t l = 0; l < 4; l++) lane[l] += lane[l + 4];
     lane[0] += lane[2];
     lane[1] += lane[3];
     return lane[0] + lane[1];
+}
+
+/* Sum of products in 16 lanes: an order that depends on n alone. */
+SC_REF_INLINE float ref_dot(const float *a, const float *b, uint32_t n)
+{
+    ref_v8 lane[2] = {{0}, {0}};
+    uint32_t i = 0;
+    for (; i + 16 <= n; i += 16) {
+        lane[0] += *(const ref_v8 *)(a + i) * *(const ref_v8 *)(b + i);
+        lane[1] += *(const ref_v8 *)(a + i + 8) * *(const ref_v8 *)(b + i + 8);
+    }
+    return ref_lane_sum((float *)lane, a + i, b + i, n - i);
+}
+
+/* x <- x * y, then the dot of x and z: the bits of the two done one after the other. */
+SC_REF_INLINE float ref_scale_dot(float *restrict x, const float *y, const float *z, uint32_t n)
+{
+    ref_v8 lane[2] = {{0}, {0}};
+    uint32_t i = 0;
+    for (; i + 16 <= n; i += 16) {
+        ref_v8 x0 = *(ref_v8 *)(x + i) * *(const ref_v8 *)(y + i);
+        ref_v8 x1 = *(ref_v8 *)(x + i + 8) * *(const ref_v8 *)(y + i + 8);
+        *(ref_v8 *)(x + i) = x0;
+        *(ref_v8 *)(x + i + 8) = x1;
+        lane[0] += x0 * *(const ref_v8 *)(z + i);
+        lane[1] += x1 * *(const ref_v8 *)(z + i + 8);
+    }
+    for (uint32_t l = i; l < n; l++) x[l] = x[l] * y[l];
+    return ref_lane_sum((float *)lane, x + i, z + i, n - i);
+}
+
+/* x <- x + u * y, then the dot of x and z. */
+SC_REF_INLINE float ref_add_dot(float *restrict x, float u, const float *y, const float *z,
+    uint32_t n)
+{
+    ref_v8 lane[2] = {{0}, {0}};
+    uint32_t i = 0;
+    for (; i + 16 <= n; i += 16) {
+        ref_v8 x0 = *(ref_v8 *)(x + i) + u * *(const ref_v8 *)(y + i);
+        ref_v8 x1 = *(ref_v8 *)(x + i + 8) + u * *(const ref_v8 *)(y + i + 8);
+        *(ref_v8 *)(x + i) = x0;
+        *(ref_v8 *)(x + i + 8) = x1;
+        lane[0] += x0 * *(const ref_v8 *)(z + i);
+        lane[1] += x1 * *(const ref_v8 *)(z + i + 8);
+    }
+    for (uint32_t l = i; l < n; l++) x[l] = x[l] + u * y[l];
+    return ref_lane_sum((float *)lane, x + i, z + i, n - i);
 }
 
 /* n elements from element `offset` of a tensor. */

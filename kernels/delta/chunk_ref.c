@@ -64,23 +64,25 @@ uint64_t sc_delta_chunk_scratch(const sc_k_delta_params *params,
     return used;
 }
 
-/* c[i][j] += sum_t a(i, t) b[t][j], t ascending, for a tile of 4 x 16 or less. a(i, t) lies at
+/* c[i][j] += sum_t a(i, t) b[t][j], t ascending, for a tile of 4 rows and two vectors. a(i, t) lies at
  * a[i * a_row + t * a_col]. */
-enum { TILE_M = 4, TILE_N = 16 };
+enum { TILE_M = 4, LANES = SC_REF_TILE_LANES, TILE_N = 2 * LANES };
 
 SC_REF_INLINE void tile_full(uint32_t terms, const float *restrict a, size_t a_row, size_t a_col,
     const float *restrict b, size_t b_row, float *restrict c, size_t c_row)
 {
-    float acc[TILE_M][TILE_N];
+    ref_vt acc[TILE_M][2];
     for (uint32_t i = 0; i < TILE_M; i++)
-        for (uint32_t j = 0; j < TILE_N; j++) acc[i][j] = c[i * c_row + j];
-    for (uint32_t t = 0; t < terms; t++)
+        for (uint32_t j = 0; j < 2; j++) acc[i][j] = *(ref_vt *)(c + i * c_row + LANES * j);
+    for (uint32_t t = 0; t < terms; t++) {
+        ref_vt b0 = *(const ref_vt *)(b + t * b_row), b1 = *(const ref_vt *)(b + t * b_row + LANES);
         for (uint32_t i = 0; i < TILE_M; i++) {
-            float x = a[i * a_row + t * a_col];
-            for (uint32_t j = 0; j < TILE_N; j++) acc[i][j] += x * b[t * b_row + j];
+            acc[i][0] += a[i * a_row + t * a_col] * b0;
+            acc[i][1] += a[i * a_row + t * a_col] * b1;
         }
+    }
     for (uint32_t i = 0; i < TILE_M; i++)
-        for (uint32_t j = 0; j < TILE_N; j++) c[i * c_row + j] = acc[i][j];
+        for (uint32_t j = 0; j < 2; j++) *(ref_vt *)(c + i * c_row + LANES * j) = acc[i][j];
 }
 
 SC_REF_INLINE void row_add(uint32_t n, uint32_t terms, const float *restrict a, size_t a_col,

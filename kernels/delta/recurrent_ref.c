@@ -36,10 +36,8 @@ SC_REF_INLINE void step(float *block, uint32_t rows, uint32_t k_dim, struct toke
 {
     for (uint32_t v = 0; v < rows; v++) {
         float *restrict s = block + (size_t)v * k_dim;
-        for (uint32_t i = 0; i < k_dim; i++) s[i] = s[i] * x->alpha[i];
-        float u = x->beta * (x->v[v] - ref_dot(s, x->k, k_dim));
-        for (uint32_t i = 0; i < k_dim; i++) s[i] = s[i] + u * x->k[i];
-        x->o[v] = ref_dot(s, x->q, k_dim);
+        float u = x->beta * (x->v[v] - ref_scale_dot(s, x->alpha, x->k, k_dim));
+        x->o[v] = ref_add_dot(s, u, x->k, x->q, k_dim);
     }
 }
 

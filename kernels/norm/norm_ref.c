@@ -21,15 +21,6 @@ SC_REF_INLINE void load_gated(float *restrict x, const sc_k_gated_rmsnorm_params
         x[i] = x[i] * (p->act == SC_K_ACT_SILU ? ref_silu(z[i]) : ref_sigmoid(z[i]));
 }
 
-SC_REF_INLINE float lane_sum(float *lane)
-{
-    for (uint32_t l = 0; l < 8; l++) lane[l] += lane[l + 8];
-    for (uint32_t l = 0; l < 4; l++) lane[l] += lane[l + 4];
-    lane[0] += lane[2];
-    lane[1] += lane[3];
-    return lane[0] + lane[1];
-}
-
 SC_REF_INLINE void lane_squares(float *lane, const float *x, uint32_t n)
 {
     uint32_t i = 0;
@@ -47,7 +38,7 @@ SC_REF_CLONES static void rmsnorm_head(const sc_k_gated_rmsnorm_params *p, int64
         load_gated(x, p, x_at + d, z_at + d, n);
         lane_squares(lane, x, n);
     }
-    float rms = 1.0f / sqrtf(lane_sum(lane) / (float)p->dim + p->eps);
+    float rms = 1.0f / sqrtf(ref_lane_sum(lane, NULL, NULL, 0) / (float)p->dim + p->eps);
     for (uint32_t d = 0; d < p->dim; d += TILE) {
         uint32_t n = p->dim - d < TILE ? p->dim - d : TILE;
         load_gated(x, p, x_at + d, z_at + d, n);
@@ -87,7 +78,7 @@ SC_REF_CLONES static void l2norm_head(const sc_k_l2norm_params *p, int64_t x_at,
         ref_load(x, p->x, p->dtype, x_at + d, n);
         lane_squares(lane, x, n);
     }
-    float root = sqrtf(lane_sum(lane) + p->eps);
+    float root = sqrtf(ref_lane_sum(lane, NULL, NULL, 0) + p->eps);
     for (uint32_t d = 0; d < p->dim; d += TILE) {
         uint32_t n = p->dim - d < TILE ? p->dim - d : TILE;
         ref_load(x, p->x, p->dtype, x_at + d, n);
