@@ -1,0 +1,319 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Creation and destruction, look-up, statistics. What the parts are and how they hang together is
+ * drawn in cache_internal.h. */
+#include <string.h>
+
+#include "base/log.h"
+#include "cache_internal.h"
+#include "pool/pool_internal.h"
+
+const char *sc_reason_text(sc_reason reason)
+{
+    switch (reason) {
+#define SC_REASON_CASE(name, value, text)                                                          \
+    case name:                                                                                     \
+        return text;
+        SC_REASON_LIST(SC_REASON_CASE)
+#undef SC_REASON_CASE
+    case SC_REASON_COUNT:
+        break;
+    }
+    return "unknown reason";
+}
+
+/* ---- creation ---- */
+
+static uint32_t or_default(uint32_t value, uint32_t otherwise)
+{
+    return value ? value : otherwise;
+}
+
+/* Copies what the caller's version of the struct has, fills in defaults, checks. */
+static sc_status options_resolve(const sc_cache_options *given, sc_cache_options *options)
+{
+    size_t bytes = given->struct_size;
+    if (bytes < offsetof(sc_cache_options, extras) || bytes > sizeof *options) {
+        return SC_FAIL(SC_ERR_INVALID, "struct_size %zu, this version knows %zu", bytes,
+            sizeof *options);
+    }
+    *options = (sc_cache_options)SC_CACHE_OPTIONS_INIT;
+    memcpy(options, given, bytes);
+    options->struct_size = sizeof *options;
+    options->row_max = or_default(options->row_max, 256);
+    options->save_max = or_default(options->save_max, 256);
+    options->lease_max = or_default(options->lease_max, 1024);
+    options->lease_token_max = or_default(options->lease_token_max, 1u << 20);
+    SC_REQUIRE(options->pool);
+    SC_REQUIRE(options->extras != options->pool);
+    SC_REQUIRE(options->page_tokens >= 1 && options->page_tokens <= 1u << 20);
+    SC_REQUIRE(options->row_max <= 1u << 20);
+    SC_REQUIRE(options->save_max <= 1u << 20);
+    SC_REQUIRE(options->lease_max <= INT32_MAX);
+    SC_REQUIRE(options->lease_token_max <= INT32_MAX);
+    SC_REQUIRE((options->save_flags & ~(uint32_t)SC_SAVE_DEFAULT) == 0);
+    SC_REQUIRE(options->decode_interval % options->page_tokens == 0);
+    return SC_OK;
+}
+
+static sc_status check_unused(const sc_pool *pool, const char *what)
+{
+    sc_pool_info info;
+    SC_TRY(sc_pool_info_get(pool, &info));
+    if (info.free_count == info.slot_count) return SC_OK;
+    return SC_FAIL(SC_ERR_BUSY, "the %s pool has %u slots taken", what,
+        info.slot_count - info.free_count);
+}
+
+static sc_status create_index(sc_cache *cache)
+{
+    const sc_schema *schema = NULL;
+    const sc_allocator *allocator = cache->options.allocator;
+    SC_TRY(sc_pool_schema(cache->options.pool, &schema));
+    SC_TRY(sc_schema_fingerprint(schema, &cache->fingerprint));
+    SC_TRY(sc_schema_grid(schema, cache->page, &cache->grid));
+    SC_TRY(sc_schema_grid(schema, 1, &cache->chunk_grid));
+    struct sc_radix_options radix = {
+        .allocator = allocator,
+        .page_tokens = cache->page,
+        .grid_tokens = cache->grid,
+        .path_snapshots_max = cache->options.path_snapshots_max,
+        .with_kv = !cache->options.without_kv,
+        .token_max = cache->options.token_max,
+    };
+    SC_TRY(sc_radix_create(&radix, &cache->radix));
+    return sc_registry_create(allocator, &cache->registry);
+}
+
+static sc_status create_arrays(sc_cache *cache)
+{
+    size_t saves = cache->options.save_max + 1u;
+    SC_TRY(sc_engine_step_init(cache));
+    cache->scratch_saves = sc_heap_calloc(&cache->heap, saves, sizeof *cache->scratch_saves);
+    cache->scratch_status = sc_heap_calloc(&cache->heap, saves, sizeof *cache->scratch_status);
+    cache->scratch_order = sc_heap_calloc(&cache->heap, saves, sizeof *cache->scratch_order);
+    cache->scratch_publish = sc_heap_calloc(&cache->heap, saves, sizeof *cache->scratch_publish);
+    if (!cache->scratch_saves || !cache->scratch_status || !cache->scratch_order ||
+        !cache->scratch_publish) {
+        return SC_FAIL(SC_ERR_NO_MEMORY, "no memory for %zu saves", saves);
+    }
+    return SC_OK;
+}
+
+/* Frees what a cache has got so far, except its hold on the pools. */
+static void cache_free(sc_cache *cache)
+{
+    size_t saves = cache->options.save_max + 1u;
+    struct sc_heap *heap = &cache->heap;
+    sc_engine_spaces_free(cache);
+    if (cache->registry) sc_registry_destroy(cache->registry);
+    if (cache->radix) sc_radix_destroy(cache->radix);
+    sc_engine_step_free(cache);
+    sc_heap_free(heap, cache->scratch_ids, cache->scratch_ids_cap * sizeof *cache->scratch_ids);
+    sc_heap_free(heap, cache->scratch_runs, cache->scratch_runs_cap * sizeof *cache->scratch_runs);
+    sc_heap_free(heap, cache->scratch_saves, saves * sizeof *cache->scratch_saves);
+    sc_heap_free(heap, cache->scratch_status, saves * sizeof *cache->scratch_status);
+    sc_heap_free(heap, cache->scratch_order, saves * sizeof *cache->scratch_order);
+    sc_heap_free(heap, cache->scratch_publish, saves * sizeof *cache->scratch_publish);
+    sc_heap_free(heap, cache->drain.ids, cache->drain.cap * sizeof *cache->drain.ids);
+    struct sc_heap own = cache->heap;
+    sc_heap_free(&own, cache, sizeof *cache);
+}
+
+static void log_created(const sc_cache *cache)
+{
+    if (!sc_log_enabled(SC_LOG_INFO)) return;
+    struct sc_log_builder log = SC_LOG_BUILDER_INIT;
+    sc_log_add(&log, "page", "%u", cache->page);
+    sc_log_add(&log, "grid", "%u", cache->grid);
+    sc_log_add(&log, "rows", "%u", cache->options.row_max);
+    sc_log_add(&log, "leases", "%u", cache->options.lease_max);
+    sc_log_add(&log, "decode_interval", "%u", cache->decode_interval);
+    sc_log_send(&log, SC_LOG_INFO, "cache.created");
+}
+
+static sc_status hold_pools(sc_cache *cache)
+{
+    sc_pool *pool = cache->options.pool, *extras = cache->options.extras;
+    SC_TRY(sc_pool_hold(pool));
+    sc_status status = check_unused(pool, "state");
+    bool held = false;
+    if (status == SC_OK && extras) {
+        status = sc_pool_hold(extras);
+        held = status == SC_OK;
+        if (held) status = check_unused(extras, "extras");
+    }
+    if (status == SC_OK) return SC_OK;
+    if (held) sc_pool_unhold(extras);
+    sc_pool_unhold(pool);
+    return status;
+}
+
+sc_status sc_cache_create(const sc_cache_options *options, sc_cache **cache_out)
+{
+    SC_REQUIRE(options);
+    SC_REQUIRE(cache_out);
+    sc_cache_options resolved;
+    struct sc_heap heap;
+    SC_TRY(options_resolve(options, &resolved));
+    SC_TRY(sc_heap_init(&heap, SC_SUBSYSTEM_ENGINE, resolved.allocator));
+    sc_cache *cache = sc_heap_calloc(&heap, 1, sizeof *cache);
+    if (!cache) return SC_FAIL(SC_ERR_NO_MEMORY, "no memory for a cache");
+    cache->heap = heap;
+    cache->options = resolved;
+    cache->page = resolved.page_tokens;
+    cache->decode_interval = resolved.decode_interval;
+    if (cache->decode_interval == 0 && cache->page > 1) cache->decode_interval = cache->page;
+    sc_status status = create_index(cache);
+    if (status == SC_OK) status = create_arrays(cache);
+    if (status == SC_OK) status = sc_rwlock_init(&cache->lock, SC_RANK_ENGINE);
+    if (status != SC_OK) {
+        cache_free(cache);
+        return status;
+    }
+    status = hold_pools(cache);
+    if (status != SC_OK) {
+        sc_rwlock_deinit(&cache->lock);
+        cache_free(cache);
+        return status;
+    }
+    cache->options.allocator = NULL; /* the caller's struct may go; heaps have copies */
+    log_created(cache);
+    *cache_out = cache;
+    return SC_OK;
+}
+
+static void free_snapshot(void *ctx, uint32_t snapshot, const struct sc_snapshot_info *info)
+{
+    (void)snapshot;
+    sc_engine_slot_free(ctx, info->slot);
+}
+
+sc_status sc_cache_destroy(sc_cache *cache)
+{
+    if (!cache) return SC_OK;
+    sc_rwlock_lock(&cache->lock);
+    uint32_t leases = cache->lease_count;
+    sc_rwlock_unlock(&cache->lock);
+    if (leases > 0) return SC_FAIL(SC_ERR_BUSY, "%u leases are alive", leases);
+    sc_registry_each(cache->registry, free_snapshot, cache->options.pool);
+    sc_pool_unhold(cache->options.pool);
+    if (cache->options.extras) sc_pool_unhold(cache->options.extras);
+    sc_rwlock_deinit(&cache->lock);
+    cache_free(cache);
+    return SC_OK;
+}
+
+/* ---- look-up ---- */
+
+static sc_status lookup_one(const sc_cache *cache, const sc_key *key, sc_answer *answer)
+{
+    uint32_t len_max = 0;
+    SC_TRY(sc_engine_key_check(cache, key, &len_max));
+    struct sc_radix_match match;
+    SC_TRY(sc_radix_match(cache->radix, sc_engine_space(cache, key->ns)->radix_space, key->tokens,
+        key->token_count, len_max, &match));
+    answer->kv_len = cache->options.without_kv ? match.state_len : match.kv_len;
+    answer->branch_len = match.branch_len;
+    answer->state_len[SC_TIER_DEVICE] = match.state_len;
+    answer->reason = sc_engine_reason(cache, &match, len_max);
+    return SC_OK;
+}
+
+sc_status sc_cache_lookup(const sc_cache *cache, const sc_key *keys, uint32_t count,
+    sc_answer *answers_out)
+{
+    SC_REQUIRE(cache);
+    SC_REQUIRE((keys && answers_out) || count == 0);
+    sc_rwlock_lock_shared(&cache->lock);
+    for (uint32_t i = 0; i < count; i++) {
+        answers_out[i] = (sc_answer){0};
+        answers_out[i].status = lookup_one(cache, &keys[i], &answers_out[i]);
+    }
+    sc_rwlock_unlock_shared(&cache->lock);
+    return SC_OK;
+}
+
+/* ---- completions ---- */
+
+sc_status sc_cache_poll(sc_cache *cache, sc_done *done_out, uint32_t cap, uint32_t *count_out)
+{
+    SC_REQUIRE(cache);
+    SC_REQUIRE(done_out || cap == 0);
+    SC_REQUIRE(count_out);
+    *count_out = 0; /* no transfer is ever begun: there is no lower tier */
+    return SC_OK;
+}
+
+sc_status sc_cache_apply(sc_cache *cache, const sc_done *done, uint32_t count, uint64_t now_ns)
+{
+    (void)now_ns;
+    SC_REQUIRE(cache);
+    SC_REQUIRE(done || count == 0);
+    if (count == 0) return SC_OK;
+    return SC_FAIL(SC_ERR_NOT_FOUND, "ticket %llu was never given out",
+        (unsigned long long)done[0].ticket);
+}
+
+/* ---- numbers ---- */
+
+sc_status sc_cache_room(const sc_cache *cache, sc_room *room_out)
+{
+    SC_REQUIRE(cache);
+    SC_REQUIRE(room_out);
+    sc_rwlock_lock_shared(&cache->lock);
+    sc_pool_info pool;
+    struct sc_radix_stats tree;
+    sc_radix_stats_get(cache->radix, &tree);
+    sc_status status = sc_pool_info_get(cache->options.pool, &pool);
+    if (status == SC_OK) {
+        *room_out = (sc_room){
+            .slots_free = pool.free_count,
+            .slots_evictable = (uint32_t)tree.state_evictable_count,
+            .slots_held = pool.owner_count[SC_OWNER_WORKING] +
+                pool.owner_count[SC_OWNER_IN_FLIGHT] + (uint32_t)tree.state_locked_count,
+            .slots_draining = pool.owner_count[SC_OWNER_DRAINING],
+            .pages_cached = tree.token_count / cache->page,
+            .pages_evictable = tree.kv_evictable_tokens / cache->page,
+            .pages_held = cache->kv_held,
+            .pages_drainable = cache->drain.count,
+        };
+    }
+    sc_rwlock_unlock_shared(&cache->lock);
+    return status;
+}
+
+sc_status sc_cache_stats_get(const sc_cache *cache, sc_cache_stats *stats_out)
+{
+    SC_REQUIRE(cache);
+    SC_REQUIRE(stats_out);
+    SC_REQUIRE(stats_out->struct_size > sizeof(size_t));
+    SC_REQUIRE(stats_out->struct_size <= 1u << 16);
+    size_t bytes = stats_out->struct_size;
+    sc_rwlock_lock_shared(&cache->lock);
+    sc_cache_stats stats = cache->stats;
+    struct sc_radix_stats tree;
+    sc_radix_stats_get(cache->radix, &tree);
+    stats.struct_size = bytes;
+    stats.leases_alive = cache->lease_count;
+    stats.snapshots_alive = tree.snapshot_count;
+    stats.nodes = tree.node_count;
+    stats.tokens_cached = tree.token_count;
+    sc_rwlock_unlock_shared(&cache->lock);
+    memset(stats_out, 0, bytes);
+    memcpy(stats_out, &stats, bytes < sizeof stats ? bytes : sizeof stats);
+    return SC_OK;
+}
+
+sc_status sc_cache_dump(const sc_cache *cache, sc_namespace ns,
+    void (*write)(void *ctx, const char *line), void *ctx)
+{
+    SC_REQUIRE(cache);
+    SC_REQUIRE(write);
+    sc_rwlock_lock_shared(&cache->lock);
+    struct space *space = sc_engine_space(cache, ns);
+    sc_status status = space
+        ? sc_radix_dump(cache->radix, space->radix_space, write, ctx)
+        : SC_FAIL(SC_ERR_STALE, "namespace %u/%u is not open", ns.id, ns.generation);
+    sc_rwlock_unlock_shared(&cache->lock);
+    return status;
+}

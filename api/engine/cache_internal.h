@@ -1,0 +1,290 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The engine: the one place where index, slots and KV ids meet.
+ *
+ *                 sc_namespace        sc_lease            sc_step (one in flight)
+ *                      |                 |                    |
+ *   struct space ------+---> radix <-----+---- struct lease --+---- struct step
+ *   (key -> tree)            tokens,     |     tokens, history,     rows, saves, frozen
+ *                            KV ids,     |     own KV ids,          slots
+ *                            snapshot ids|     working slot
+ *                                |       |                          drain: KV ids that the
+ *                            registry    '---> pool, extras         cache has let go
+ *                            id -> slot, length, history
+ *
+ * Lease states, with the call (and the function here) of each transition:
+ *
+ *   sc_cache_acquire --> READY --sc_step_plan--> RUNNING --sc_step_commit (commit_row)--> READY
+ *                          |                        |---sc_step_abort, not launched-----> READY
+ *                          |                        |---sc_step_abort, launched---------> LOST
+ *                          |                        '---sc_lease_release--> DRAINING
+ *                 sc_lease_release                          | end of the step
+ *                 (sc_engine_lease_end)                     | (sc_engine_lease_end)
+ *                          v                                v
+ *                        gone  <----------------------------'        LOST --release--> gone
+ *
+ * Slots of one lease. W is its working slot, S a snapshot, F the slot taken in advance for a freeze:
+ *
+ *     fresh              hit                 after a row            after a row that froze
+ *     read 0, write W    read S, write W     read W, write W        W is now a snapshot:
+ *                        (S is pinned)                              read W (pinned), write F
+ *
+ * So the kernels read a snapshot in place and nothing is copied; a snapshot is never written again.
+ * F is taken at plan, when it may still be refused; hence a lease that is READY needs no slot to go on.
+ *
+ * Invariants; sc_cache_verify cites them by number.
+ *
+ * Slots
+ * (1) Every allocated slot of the pool is exactly one of: the working slot of one lease (WORKING,
+ *     or DRAINING in a lease of that state), a save or a frozen row's F of the step in flight
+ *     (IN_FLIGHT), the slot of one registered snapshot (SNAPSHOT). Each lease has one slot of extras.
+ * (2) Registry and tree name the same snapshots, one to one. The node's end is the snapshot's token
+ *     count, and (with KV) the node's history is the hash of the snapshot's history.
+ * (3) A lease reads the null slot, its own working slot, or a snapshot whose node it has state-locked.
+ *
+ * KV ids
+ * (4) An id that was handed in is in exactly one place: in the tree; with a lease, as HELD or
+ *     DUPLICATE; in the drain list; or drained. TREE marks a lease's id that the tree owns now.
+ * (5) Room for every id inside exists in the drain list (drain_cap >= kv_inside), made when the id
+ *     comes in. So eviction, release and adoption cannot fail for memory.
+ * (6) A lease KV-locks the node that ends at inserted_len: the path it resumed on, and what it has
+ *     put into the tree since. Pages beyond are HELD. So neither can the tree lose a page that the
+ *     lease reads, nor does the lease look at another's.
+ * (7) kv_base + kv_count == len / page (with KV): every complete page of committed tokens has an id.
+ *
+ * Leases
+ * (8) history ends at len and is canonical (below). token_count >= len.
+ * (9) RUNNING and DRAINING leases are rows of the step in flight, and no others are.
+ * (10) A lease has two receipts from acquire to its end, so that changing a lock needs no memory:
+ *     the tree's receipts are these and no others.
+ *
+ * Counters
+ * (11) saves_planned == saves_published + skipped (all causes) + saves of the step in flight.
+ *      pages_in == kv_inside + pages_out.
+ *
+ * History, and why hits are exact. How a token's KV and a state came to be decides their bits
+ * (design contract 9). A history is a list of stretches {end, form}. It is canonical: stretches of
+ * prefill merge where the cut lies on the chunk grid of all groups (there the chunk form stores and
+ * loads the carried state anyway), stretches of decode always do (each token is one update).
+ * Then the bits at token t depend on the tokens up to t and on the stretches that *begin* at or
+ * before t, and not on where the last of them ends: later tokens never change earlier outputs
+ * (contract 10). So
+ *
+ *     H(page p) = hash chain over (begin, form) of the stretches that begin before the end of p
+ *
+ * is the same for two leases with equal tokens if and only if they made page p in the same way (but
+ * for a collision of 64 bits). A page in which several stretches begin has the chain over all of them.
+ * The tree keeps H for each node and never puts pages of two histories on one path; a state at n is
+ * made by the stretches that begin before n, which is H of the page that ends at n. A hit therefore
+ * offers KV and state of one computation, and the lease that resumes it carries that history on.
+ * Pure recurrent models (without_kv) have nothing that could be mixed: one history for all.
+ *
+ * Locking: `lock` shared for look-ups, info, room, statistics, verify; exclusive for the rest. Never
+ * held over device calls: the engine makes none.
+ *
+ * Acquire first, mutate last: whatever may fail (memory of leases, of the drain list, of receipts)
+ * is taken before anything changes. What may fail in the middle of a commit (tree nodes, registry
+ * entries) costs a save, which is counted, and never the commit.
+ *
+ * Rejected: copying the snapshot into the working slot on a hit (one more pass over the state);
+ * inserting each decoded token at once (nothing could be resumed there); giving the saves of a step
+ * their slots at commit (the kernel has to know them before). */
+#ifndef SC_ENGINE_CACHE_INTERNAL_H
+#define SC_ENGINE_CACHE_INTERNAL_H
+
+#define SC_MAP_HEAP (&cache->heap)
+#include "base/error.h"
+#include "base/heap.h"
+#include "base/lock.h"
+#include "base/map.h"
+#include "base/sc_assert.h"
+#include "radix/radix.h"
+#include "snapshot/registry.h"
+#include "statecache/cache.h"
+
+enum { SPACE_KEY_BYTES = 64 };
+
+/* A namespace. `id - 1` is its index in sc_cache.spaces. */
+struct space {
+    uint32_t id, generation;
+    uint32_t radix_space;
+    uint32_t lease_count;
+    uint8_t key[SPACE_KEY_BYTES];
+    uint32_t key_bytes;
+    UT_hash_handle hh; /* in sc_cache.space_by_key */
+};
+
+/* Who has the KV id of a page: invariant (4). */
+enum kv_owner { KV_HELD = 0, KV_TREE = 1, KV_DUPLICATE = 2 };
+
+struct lease {
+    uint32_t id, generation;
+    sc_lease_state state;
+    struct space *space;
+
+    int32_t *tokens;
+    uint32_t token_count, token_cap;
+    uint32_t prompt_len;
+    uint32_t len;         /* committed */
+    uint32_t resume_len;
+    uint32_t resume_slot; /* until the first commit */
+    sc_save_kind resume_kind;
+    sc_reason reason;
+    uint32_t branch_len;  /* to be saved; 0: none, or passed */
+    uint32_t prompt_end;  /* position to be saved for the prompt; 0: none */
+    bool prompt_inserted; /* the tree has been offered the prompt */
+
+    struct sc_stretch *history;
+    uint32_t history_count, history_cap;
+
+    int32_t *kv;          /* ids handed in, from page kv_base on */
+    uint8_t *kv_owner;    /* [kv_cap] enum kv_owner */
+    uint32_t kv_base, kv_count, kv_cap;
+
+    struct sc_radix_receipt path; /* KV lock of the node that ends at inserted_len; of no node at 0 */
+    uint32_t inserted_len;
+    struct sc_radix_receipt pin;  /* state lock of the snapshot that is the source; else of no node */
+    bool pinned;
+    sc_slot source, working, extra;
+
+    uint32_t decode_snapshot; /* newest snapshot of a decode position, 0: none; dropped by the next */
+    uint32_t decode_len;
+
+    sc_step planned;      /* step whose plan named the lease last */
+    uint32_t row;         /* its row there */
+    enum sc_release end_how; /* DRAINING: what to do when the step ends */
+    uint32_t end_len;
+    UT_hash_handle hh;    /* in sc_cache.leases */
+};
+
+struct step_save {
+    uint32_t row, position;
+    sc_save_kind kind;
+    sc_slot slot;
+};
+
+struct step_row {
+    struct lease *lease; /* NULL: refused */
+    uint32_t from, end;
+    bool decode;
+    sc_save_kind freeze_kind; /* NONE: the row does not freeze */
+    sc_slot freeze;           /* F */
+    uint32_t save_first, save_count;
+    const sc_result *result;  /* during commit */
+};
+
+struct step {
+    bool in_flight;
+    sc_step number, number_before; /* newest planned, and the one before it */
+    uint32_t row_count, granted_count, save_count;
+    struct step_row *rows;    /* [row_max] */
+    struct step_save *saves;  /* [save_max] */
+    int32_t *block;
+    uint32_t block_words;
+};
+
+/* Ring of KV ids that wait for sc_cache_drain, oldest first. */
+struct drain {
+    int32_t *ids;
+    uint64_t cap, first, count;
+};
+
+struct sc_cache {
+    struct sc_heap heap;
+    struct sc_rwlock lock;
+    sc_cache_options options; /* defaults resolved */
+    sc_fingerprint fingerprint;
+    uint32_t page, grid, chunk_grid; /* chunk_grid: lcm of the groups' chunks alone */
+    uint32_t decode_interval;        /* resolved; 0: none */
+
+    struct sc_radix *radix;
+    struct sc_registry *registry;
+
+    struct space **spaces;    /* by id - 1; NULL: closed */
+    uint32_t space_count, space_cap;
+    struct space *space_by_key;
+    uint32_t generation;      /* last one given, of namespaces and leases */
+
+    struct lease *leases;     /* by id */
+    uint32_t lease_count, lease_id;
+
+    struct step step;
+    struct drain drain;
+    uint64_t kv_inside;       /* ids handed in and not drained */
+    uint64_t kv_held;         /* of these, with leases: HELD and DUPLICATE */
+
+    /* Scratch of an insert, large enough for every lease (sc_engine_reserve_scratch). */
+    int32_t *scratch_ids;
+    uint32_t scratch_ids_cap;
+    struct sc_radix_run *scratch_runs;
+    uint32_t scratch_runs_cap;
+    struct sc_radix_save *scratch_saves; /* [save_max + 1], like the next three */
+    sc_status *scratch_status;
+    uint32_t *scratch_order;
+    struct step_save *scratch_publish;
+
+    sc_cache_stats stats;     /* the counters among its members */
+};
+
+/* space.c */
+struct space *sc_engine_space(const sc_cache *cache, sc_namespace ns);
+void sc_engine_spaces_free(sc_cache *cache);
+
+/* lease.c */
+struct lease *sc_engine_lease(const sc_cache *cache, sc_lease handle);
+sc_status sc_engine_key_check(const sc_cache *cache, const sc_key *key, uint32_t *len_max_out);
+sc_reason sc_engine_reason(const sc_cache *cache, const struct sc_radix_match *match,
+    uint32_t len_max);
+/* Makes room for `count` more ids and one more stretch, without changing what is there. */
+sc_status sc_engine_lease_reserve(sc_cache *cache, struct lease *lease, uint32_t kv_count);
+/* Keeps what is to be kept, gives the rest back and frees the lease. Cannot fail. */
+void sc_engine_lease_end(sc_cache *cache, struct lease *lease, enum sc_release how, uint32_t len);
+
+/* publish.c */
+/* Exchanges what a receipt holds. Cannot fail. */
+void sc_engine_relock(sc_cache *cache, struct sc_radix_receipt *receipt, sc_node node,
+    uint32_t what);
+/* Appends [.., end) computed in `form` to a canonical history; there is room for one more. */
+void sc_engine_history_push(const sc_cache *cache, struct sc_stretch *history, uint32_t *count,
+    uint32_t end, uint32_t form);
+/* History of the page that ends at `len` (> 0), or of the state there. */
+uint64_t sc_engine_history_hash(const struct sc_stretch *history, uint32_t count, uint32_t len);
+/* Scratch for inserts of leases with so many pages and stretches. */
+sc_status sc_engine_reserve_scratch(sc_cache *cache, uint32_t pages, uint32_t stretches);
+/* What became of the freeze of a row (or of the end of a lease): the last of the saves. */
+struct published {
+    sc_node node;      /* end of the lease's path in the tree */
+    sc_status status;  /* of the last save; SC_OK: its slot is a snapshot now */
+    uint32_t snapshot; /* id of the last save, 0 unless published */
+};
+/* Offers tokens [0, len) of the lease, whole pages, and `count` saves (ascending, the slots are the
+ * cache's) to the tree. Slots of refused saves are freed, except the last one's if `keep_last`.
+ * What goes wrong is counted; nothing is returned as failure. */
+void sc_engine_publish(sc_cache *cache, struct lease *lease, uint32_t len,
+    const struct step_save *saves, uint32_t count, bool keep_last, struct published *published_out);
+/* Drops the lease's newest decode snapshot, at or below `node`, if nobody used it. */
+void sc_engine_decode_drop(sc_cache *cache, struct lease *lease, sc_node node);
+
+/* evict.c */
+struct evict_sink {
+    sc_cache *cache;
+    uint32_t asked_as; /* SC_EVICT_ cause that an asked-for eviction counts as */
+    struct sc_radix_sink sink;
+    uint64_t pages, slots;
+};
+void sc_engine_sink_init(sc_cache *cache, uint32_t asked_as, struct evict_sink *sink);
+sc_status sc_engine_drain_reserve(sc_cache *cache, uint64_t more);
+void sc_engine_drain_push(sc_cache *cache, const int32_t *ids, uint32_t count);
+/* One slot, evicting the least recently used unpinned snapshot if need be. SC_ERR_NO_SLOT. */
+sc_status sc_engine_slot_take(sc_cache *cache, sc_owner owner, sc_slot *slot_out);
+void sc_engine_slot_free(sc_pool *pool, sc_slot slot);
+
+/* step.c */
+sc_status sc_engine_step_init(sc_cache *cache);
+void sc_engine_step_free(sc_cache *cache);
+
+static inline uint32_t sc_engine_page_floor(const sc_cache *cache, uint32_t len)
+{
+    return len - len % cache->page;
+}
+
+#endif

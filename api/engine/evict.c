@@ -1,0 +1,147 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What leaves the cache: eviction, the drain list, and finding a slot by evicting.
+ *
+ * The drain list is a ring of KV ids, oldest first:
+ *
+ *      first              (first + count) % cap
+ *        v                        v
+ *   . . . 17 4 99 23 8 61 5 2 . . . .
+ *        '-> drained       pushed -'
+ *
+ * Its capacity is at least the number of all ids inside the cache (cache_internal.h (5)), so that a push
+ * never needs memory. Cost of a push or a take: what is moved. */
+#include <string.h>
+
+#include "cache_internal.h"
+
+sc_status sc_engine_drain_reserve(sc_cache *cache, uint64_t more)
+{
+    struct drain *drain = &cache->drain;
+    uint64_t need = cache->kv_inside + more;
+    if (need <= drain->cap) return SC_OK;
+    uint64_t cap = drain->cap ? drain->cap : 64;
+    while (cap < need) cap *= 2;
+    int32_t *ids = sc_heap_alloc(&cache->heap, cap * sizeof *ids, 16);
+    if (!ids) {
+        return SC_FAIL(SC_ERR_NO_MEMORY, "no memory for a drain list of %llu ids",
+            (unsigned long long)cap);
+    }
+    for (uint64_t i = 0; i < drain->count; i++) {
+        ids[i] = drain->ids[(drain->first + i) & (drain->cap - 1)];
+    }
+    sc_heap_free(&cache->heap, drain->ids, drain->cap * sizeof *ids);
+    *drain = (struct drain){ids, cap, 0, drain->count};
+    return SC_OK;
+}
+
+void sc_engine_drain_push(sc_cache *cache, const int32_t *ids, uint32_t count)
+{
+    struct drain *drain = &cache->drain;
+    SC_ASSERT(drain->count + count <= drain->cap); /* (5) */
+    for (uint32_t i = 0; i < count; i++) {
+        drain->ids[(drain->first + drain->count + i) & (drain->cap - 1)] = ids[i];
+    }
+    drain->count += count;
+}
+
+static void sink_kv(void *ctx, const int32_t *ids, uint32_t count, enum sc_radix_cause cause)
+{
+    struct evict_sink *sink = ctx;
+    (void)cause;
+    sc_engine_drain_push(sink->cache, ids, count);
+    sink->cache->stats.pages_evicted += count;
+    sink->pages += count;
+}
+
+static void sink_snapshot(void *ctx, uint32_t snapshot, enum sc_radix_cause cause)
+{
+    static const uint8_t causes[SC_RADIX_CAUSE_COUNT] = {
+        [SC_RADIX_CAUSE_ASKED] = SC_EVICT_ASKED,
+        [SC_RADIX_CAUSE_CASCADE] = SC_EVICT_WITH_KV,
+        [SC_RADIX_CAUSE_SUPERSEDED] = SC_EVICT_SUPERSEDED,
+        [SC_RADIX_CAUSE_PATH_CAP] = SC_EVICT_PATH_CAP,
+        [SC_RADIX_CAUSE_HISTORY] = SC_EVICT_HISTORY,
+        [SC_RADIX_CAUSE_SPACE] = SC_EVICT_CLOSED,
+    };
+    struct evict_sink *sink = ctx;
+    sc_slot slot = SC_SLOT_NULL;
+    sc_status status = sc_registry_remove(sink->cache->registry, snapshot, &slot);
+    SC_ASSERT(status == SC_OK); /* (2) */
+    sc_engine_slot_free(sink->cache->options.pool, slot);
+    uint32_t as = cause == SC_RADIX_CAUSE_ASKED ? sink->asked_as : causes[cause];
+    sink->cache->stats.evicted[as]++;
+    sink->slots++;
+}
+
+void sc_engine_sink_init(sc_cache *cache, uint32_t asked_as, struct evict_sink *sink)
+{
+    *sink = (struct evict_sink){.cache = cache, .asked_as = asked_as};
+    sink->sink = (struct sc_radix_sink){sink, sink_kv, sink_snapshot};
+}
+
+void sc_engine_slot_free(sc_pool *pool, sc_slot slot)
+{
+    sc_status status = sc_pool_free(pool, &slot, 1);
+    SC_ASSERT(status == SC_OK); /* (1): nobody else frees it */
+}
+
+sc_status sc_engine_slot_take(sc_cache *cache, sc_owner owner, sc_slot *slot_out)
+{
+    sc_status status = sc_pool_alloc(cache->options.pool, 1, owner, slot_out);
+    if (status != SC_ERR_NO_SLOT) return status;
+    struct evict_sink sink;
+    uint32_t evicted = 0;
+    sc_engine_sink_init(cache, SC_EVICT_FOR_SLOT, &sink);
+    SC_TRY(sc_radix_evict_state(cache->radix, 1, &sink.sink, &evicted));
+    if (evicted == 0) return SC_FAIL(SC_ERR_NO_SLOT, "every slot is in use or pinned");
+    return sc_pool_alloc(cache->options.pool, 1, owner, slot_out);
+}
+
+sc_status sc_cache_evict(sc_cache *cache, uint32_t pages, uint32_t slots, sc_room *got_out)
+{
+    SC_REQUIRE(cache);
+    SC_REQUIRE(got_out);
+    sc_rwlock_lock(&cache->lock);
+    struct evict_sink sink;
+    uint64_t tokens = 0;
+    uint32_t cascaded = 0, evicted = 0;
+    sc_engine_sink_init(cache, SC_EVICT_ASKED, &sink);
+    sc_status status = SC_OK;
+    if (pages > 0) {
+        status = sc_radix_evict_kv(cache->radix, (uint64_t)pages * cache->page, &sink.sink, &tokens,
+            &cascaded);
+    }
+    if (status == SC_OK && slots > sink.slots) {
+        status = sc_radix_evict_state(cache->radix, slots - (uint32_t)sink.slots, &sink.sink,
+            &evicted);
+    }
+    if (status == SC_OK) {
+        *got_out = (sc_room){
+            .slots_free = (uint32_t)sink.slots,
+            .pages_cached = tokens / cache->page,
+            .pages_drainable = sink.pages,
+        };
+    }
+    sc_rwlock_unlock(&cache->lock);
+    return status;
+}
+
+sc_status sc_cache_drain(sc_cache *cache, int32_t *kv_ids_out, uint32_t cap, uint32_t *count_out)
+{
+    SC_REQUIRE(cache);
+    SC_REQUIRE(kv_ids_out || cap == 0);
+    SC_REQUIRE(count_out);
+    sc_rwlock_lock(&cache->lock);
+    struct drain *drain = &cache->drain;
+    uint32_t count = drain->count < cap ? (uint32_t)drain->count : cap;
+    for (uint32_t i = 0; i < count; i++) {
+        kv_ids_out[i] = drain->ids[(drain->first + i) & (drain->cap - 1)];
+    }
+    if (count > 0) drain->first = (drain->first + count) & (drain->cap - 1);
+    drain->count -= count;
+    cache->kv_inside -= count;
+    cache->stats.pages_out += count;
+    *count_out = count;
+    sc_rwlock_unlock(&cache->lock);
+    return SC_OK;
+}

@@ -1,0 +1,286 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Histories, and how what a lease has computed gets into the tree.
+ *
+ * A publication offers whole pages [0, len) of a lease together with the saves that end there:
+ *
+ *   before     tree:  [0 ......... inserted_len)            KV-locked by the lease
+ *              lease:                            HELD HELD HELD HELD | incomplete page
+ *
+ *   the tree knew two of these pages already (same tokens, same history):
+ *
+ *   after      tree:  [0 ...................................... len)  KV-locked by the lease
+ *              lease:                            DUPL DUPL TREE TREE | incomplete page
+ *
+ * A page goes to the tree only together with all pages before it, so that TREE and DUPLICATE pages lie
+ * before HELD ones. Where the tree holds another history that is in use, the insert stops; pages from
+ * there on stay HELD and saves there are refused (SC_SKIP_HISTORY).
+ *
+ * The history argument is in cache_internal.h. Numbers in brackets are its invariants. */
+#include <string.h>
+
+#include "base/prng.h"
+#include "cache_internal.h"
+
+void sc_engine_history_push(const sc_cache *cache, struct sc_stretch *history, uint32_t *count,
+    uint32_t end, uint32_t form)
+{
+    uint32_t begin = *count ? history[*count - 1].end : 0;
+    SC_ASSERT(end > begin);
+    bool same = *count > 0 && history[*count - 1].form == form;
+    if (same && (form == SC_FORM_DECODE || begin % cache->chunk_grid == 0)) {
+        history[*count - 1].end = end;
+        return;
+    }
+    history[*count] = (struct sc_stretch){end, form};
+    (*count)++;
+}
+
+static uint64_t hash_stretch(uint64_t hash, uint32_t begin, uint32_t form)
+{
+    return sc_mix64(sc_mix64(hash) ^ ((uint64_t)form << 32 | begin));
+}
+
+uint64_t sc_engine_history_hash(const struct sc_stretch *history, uint32_t count, uint32_t len)
+{
+    uint64_t hash = 0;
+    uint32_t begin = 0;
+    for (uint32_t i = 0; i < count && begin < len; i++) {
+        hash = hash_stretch(hash, begin, history[i].form);
+        begin = history[i].end;
+    }
+    return hash;
+}
+
+/* The same for every page before `len`, as runs for the tree. */
+static uint32_t make_runs(const sc_cache *cache, const struct lease *lease, uint32_t len,
+    struct sc_radix_run *runs)
+{
+    if (cache->options.without_kv) {
+        runs[0] = (struct sc_radix_run){0, 0};
+        return 1;
+    }
+    uint64_t hash = 0;
+    uint32_t begin = 0, count = 0;
+    for (uint32_t i = 0; i < lease->history_count && begin < len; i++) {
+        hash = hash_stretch(hash, begin, lease->history[i].form);
+        uint32_t start = sc_engine_page_floor(cache, begin);
+        if (count == 0 || runs[count - 1].start != start) count++;
+        runs[count - 1] = (struct sc_radix_run){start, hash};
+        begin = lease->history[i].end;
+    }
+    return count;
+}
+
+static sc_status grow(sc_cache *cache, void **array, uint32_t *cap, uint32_t need, size_t item_bytes)
+{
+    if (need <= *cap) return SC_OK;
+    uint32_t to = *cap ? *cap : 64;
+    while (to < need) to = to > UINT32_MAX / 2 ? need : to * 2;
+    void *grown = sc_heap_alloc(&cache->heap, to * item_bytes, 16);
+    if (!grown) return SC_FAIL(SC_ERR_NO_MEMORY, "no memory to insert %u items", need);
+    sc_heap_free(&cache->heap, *array, *cap * item_bytes); /* scratch: nothing to keep */
+    *array = grown;
+    *cap = to;
+    return SC_OK;
+}
+
+sc_status sc_engine_reserve_scratch(sc_cache *cache, uint32_t pages, uint32_t stretches)
+{
+    void *ids = cache->scratch_ids, *runs = cache->scratch_runs;
+    sc_status status = grow(cache, &ids, &cache->scratch_ids_cap, pages, sizeof(int32_t));
+    cache->scratch_ids = ids;
+    SC_TRY(status);
+    status = grow(cache, &runs, &cache->scratch_runs_cap, stretches, sizeof(struct sc_radix_run));
+    cache->scratch_runs = runs;
+    return status;
+}
+
+/* Ids of the pages before `len` for an insert. Those of the path that the lease holds are in the tree
+ * and are not looked at: -1 stands for them. */
+static const int32_t *make_ids(sc_cache *cache, const struct lease *lease, uint32_t len)
+{
+    if (cache->options.without_kv) return NULL;
+    uint32_t pages = len / cache->page;
+    SC_ASSERT(pages <= cache->scratch_ids_cap);
+    SC_ASSERT(pages <= lease->kv_base + lease->kv_count); /* (7) */
+    uint32_t hit = pages < lease->kv_base ? pages : lease->kv_base;
+    for (uint32_t i = 0; i < hit; i++) cache->scratch_ids[i] = -1;
+    if (pages > hit) memcpy(cache->scratch_ids + hit, lease->kv, (pages - hit) * sizeof(int32_t));
+    return cache->scratch_ids;
+}
+
+/* Where the index is at its limit, gives up least recently used content, unless even that is too
+ * little. */
+static bool make_token_room(sc_cache *cache, const struct lease *lease, uint32_t len)
+{
+    struct sc_radix_stats stats;
+    sc_radix_stats_get(cache->radix, &stats);
+    uint64_t more = len - lease->inserted_len, limit = cache->options.token_max;
+    if (limit == 0 || stats.kv_locked_tokens + more > limit) return false;
+    if (stats.token_count + more <= limit) return false;
+    struct evict_sink sink;
+    uint64_t tokens = 0;
+    uint32_t snapshots = 0;
+    sc_engine_sink_init(cache, SC_EVICT_WITH_KV, &sink);
+    sc_status status = sc_radix_evict_kv(cache->radix, stats.token_count + more - limit, &sink.sink,
+        &tokens, &snapshots);
+    return status == SC_OK && tokens > 0;
+}
+
+static sc_status tree_insert(sc_cache *cache, const struct lease *lease, uint32_t len,
+    uint32_t save_count, struct sc_radix_inserted *inserted_out)
+{
+    struct sc_radix_insert insert = {
+        .space = lease->space->radix_space,
+        .tokens = lease->tokens,
+        .token_count = len,
+        .kv_ids = make_ids(cache, lease, len),
+        .runs = cache->scratch_runs,
+        .run_count = make_runs(cache, lease, len, cache->scratch_runs),
+        .saves = cache->scratch_saves,
+        .save_count = save_count,
+    };
+    struct evict_sink sink;
+    sc_engine_sink_init(cache, SC_EVICT_HISTORY, &sink);
+    sc_status status = sc_radix_insert(cache->radix, &insert, &sink.sink, NULL,
+        cache->scratch_status, inserted_out);
+    if (status != SC_ERR_LIMIT || !make_token_room(cache, lease, len)) return status;
+    return sc_radix_insert(cache->radix, &insert, &sink.sink, NULL, cache->scratch_status,
+        inserted_out);
+}
+
+void sc_engine_relock(sc_cache *cache, struct sc_radix_receipt *receipt, sc_node node,
+    uint32_t what)
+{
+    /* Nothing leaves the tree in between; the receipt given back serves again, without memory. */
+    sc_status status = sc_radix_unlock(cache->radix, *receipt);
+    SC_ASSERT(status == SC_OK); /* (10) */
+    status = sc_radix_lock(cache->radix, node, what, receipt);
+    SC_ASSERT(status == SC_OK);
+}
+
+/* The lease's pages up to the end of the insert are the tree's or duplicates; its lock moves there. */
+static void take_path(sc_cache *cache, struct lease *lease, const struct sc_radix_inserted *inserted)
+{
+    if (inserted->len <= lease->inserted_len) return;
+    SC_ASSERT(lease->inserted_len == 0 || inserted->prefix_len >= lease->inserted_len); /* (6) */
+    if (!cache->options.without_kv) {
+        for (uint32_t page = lease->inserted_len / cache->page; page < inserted->len / cache->page;
+             page++) {
+            uint32_t i = page - lease->kv_base;
+            SC_ASSERT_DEBUG(lease->kv_owner[i] == KV_HELD);
+            if (page < inserted->prefix_len / cache->page) {
+                lease->kv_owner[i] = KV_DUPLICATE;
+                cache->stats.pages_duplicate++;
+            } else {
+                lease->kv_owner[i] = KV_TREE;
+                cache->kv_held--;
+            }
+        }
+    }
+    sc_engine_relock(cache, &lease->path, inserted->node, SC_RADIX_LOCK_KV);
+    lease->inserted_len = inserted->len;
+}
+
+/* Enters one save in the registry; the state's history is the lease's, up to the save. */
+static sc_status register_save(sc_cache *cache, struct lease *lease, const struct step_save *save,
+    uint32_t *snapshot_out)
+{
+    struct sc_stretch *last = &lease->history[lease->history_count - 1];
+    uint32_t end = last->end;
+    struct sc_snapshot_info info = {
+        .slot = save->slot,
+        .token_count = save->position,
+        .space = lease->space->radix_space,
+        .kind = (enum sc_snapshot_kind)save->kind,
+        .history = lease->history,
+        .history_count = lease->history_count,
+    };
+    last->end = save->position; /* saves lie in the newest stretch */
+    sc_status status = sc_registry_add(cache->registry, &info, snapshot_out);
+    last->end = end;
+    return status;
+}
+
+static uint32_t skip_cause(sc_status status)
+{
+    if (status == SC_ERR_BUSY) return SC_SKIP_EXISTS;
+    return status == SC_ERR_MISMATCH ? SC_SKIP_HISTORY : SC_SKIP_LIMIT;
+}
+
+/* One save after the insert: a snapshot now, or forgotten. */
+static void settle(sc_cache *cache, const struct step_save *save, uint32_t snapshot,
+    sc_status status, bool keep_slot)
+{
+    if (status == SC_OK) {
+        status = sc_pool_set_owner(cache->options.pool, save->slot, SC_OWNER_SNAPSHOT);
+        SC_ASSERT(status == SC_OK); /* (1) */
+        cache->stats.saves_published++;
+        cache->stats.saves_by_kind[save->kind]++;
+        return;
+    }
+    cache->stats.saves_skipped[skip_cause(status)]++;
+    if (snapshot) {
+        status = sc_registry_remove(cache->registry, snapshot, NULL);
+        SC_ASSERT(status == SC_OK);
+    }
+    if (!keep_slot) sc_engine_slot_free(cache->options.pool, save->slot);
+}
+
+void sc_engine_publish(sc_cache *cache, struct lease *lease, uint32_t len,
+    const struct step_save *saves, uint32_t count, bool keep_last, struct published *published_out)
+{
+    *published_out = (struct published){SC_NODE_NONE, SC_ERR_LIMIT, 0};
+    SC_ASSERT(count <= cache->options.save_max + 1u);
+    uint32_t registered = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        bool keep = keep_last && i + 1 == count;
+        struct sc_radix_save *save = &cache->scratch_saves[registered];
+        save->len = saves[i].position;
+        sc_status status = register_save(cache, lease, &saves[i], &save->snapshot);
+        if (status == SC_OK) {
+            cache->scratch_order[registered++] = i;
+        } else {
+            settle(cache, &saves[i], 0, SC_ERR_LIMIT, keep);
+        }
+    }
+    struct sc_radix_inserted inserted = {0};
+    sc_status status = len == 0 ? SC_OK : tree_insert(cache, lease, len, registered, &inserted);
+    for (uint32_t r = 0; r < registered; r++) {
+        uint32_t i = cache->scratch_order[r], snapshot = cache->scratch_saves[r].snapshot;
+        sc_status each = status == SC_OK ? cache->scratch_status[r] : SC_ERR_LIMIT;
+        settle(cache, &saves[i], snapshot, each, keep_last && i + 1 == count);
+        if (i + 1 == count) {
+            published_out->status = each;
+            published_out->snapshot = each == SC_OK ? snapshot : 0;
+        }
+    }
+    if (status != SC_OK) return;
+    take_path(cache, lease, &inserted);
+    published_out->node = inserted.node;
+    if (cache->options.path_snapshots_max > 0 && registered > 0) {
+        struct evict_sink sink;
+        uint32_t excess = 0;
+        sc_engine_sink_init(cache, SC_EVICT_PATH_CAP, &sink);
+        status = sc_radix_evict_excess(cache->radix, inserted.node, &sink.sink, &excess);
+        SC_ASSERT(status == SC_OK);
+    }
+}
+
+void sc_engine_decode_drop(sc_cache *cache, struct lease *lease, sc_node node)
+{
+    uint32_t snapshot = lease->decode_snapshot;
+    lease->decode_snapshot = 0;
+    if (snapshot == 0) return;
+    struct sc_radix_node_info info = {0};
+    while (node != SC_NODE_NONE && sc_radix_node_get(cache->radix, node, &info) == SC_OK &&
+        info.end > lease->decode_len) {
+        node = info.parent;
+    }
+    struct sc_snapshot_info what;
+    if (node == SC_NODE_NONE || info.end != lease->decode_len || info.snapshot != snapshot) return;
+    if (sc_registry_get(cache->registry, snapshot, &what) != SC_OK || what.hits > 0) return;
+    struct evict_sink sink;
+    sc_engine_sink_init(cache, SC_EVICT_SUPERSEDED, &sink);
+    (void)sc_radix_snapshot_drop(cache->radix, node, &sink.sink); /* SC_ERR_BUSY: in use, it stays */
+}
