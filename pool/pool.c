@@ -41,35 +41,6 @@
 #define MARK 0x80000000u
 enum { POISON = 0xff }; /* NaN in every float format */
 
-struct slot_record {
-    uint32_t generation;
-    uint32_t next;
-    uint32_t owner;
-};
-
-struct sc_pool {
-    struct sc_heap heap;
-    sc_schema *schema;
-    sc_backend *backend;
-    sc_layout layout_kind;
-    uint32_t slot_count;
-    struct sc_pool_layout layout;
-    struct sc_pool_part *parts; /* layout.part_count */
-    bool has_extra;
-    struct sc_backend_memory own; /* base 0: foreign */
-    sc_devptr base;
-    void (*release)(void *ctx);
-    void *release_ctx;
-
-    struct sc_rwlock lock;
-    bool held;
-    struct slot_record *slots; /* slot_count + 1 */
-    uint32_t free_head;
-    uint32_t free_list_count;
-    uint32_t fresh;
-    uint32_t owner_count[SC_OWNER_COUNT];
-};
-
 /* ---- creation ---- */
 
 sc_status sc_pool_memory_bytes(const sc_pool_options *options, uint64_t *bytes_out)
@@ -227,10 +198,10 @@ static bool owner_ok(sc_owner owner)
 }
 
 /* The record of an allocated slot, NULL when the handle is stale or null. */
-static struct slot_record *record_of(const sc_pool *pool, sc_slot slot)
+static struct sc_pool_slot *record_of(const sc_pool *pool, sc_slot slot)
 {
     if (slot.id == 0 || slot.id > pool->slot_count) return NULL;
-    struct slot_record *record = &pool->slots[slot.id];
+    struct sc_pool_slot *record = &pool->slots[slot.id];
     bool live = record->generation == slot.generation && (slot.generation & 1u) != 0;
     return live ? record : NULL;
 }
@@ -245,7 +216,7 @@ static sc_slot slot_take(sc_pool *pool, sc_owner owner)
         id = pool->fresh++;
         SC_ASSERT(id <= pool->slot_count);
     }
-    struct slot_record *record = &pool->slots[id];
+    struct sc_pool_slot *record = &pool->slots[id];
     SC_ASSERT_DEBUG(record->owner == SC_OWNER_FREE);
     record->next = 0;
     record->generation++;
@@ -258,7 +229,7 @@ static sc_slot slot_take(sc_pool *pool, sc_owner owner)
 
 static void slot_give(sc_pool *pool, uint32_t id)
 {
-    struct slot_record *record = &pool->slots[id];
+    struct sc_pool_slot *record = &pool->slots[id];
     SC_ASSERT(owner_ok((sc_owner)record->owner));
     pool->owner_count[record->owner]--;
     pool->owner_count[SC_OWNER_FREE]++;
@@ -320,7 +291,7 @@ sc_status sc_pool_free(sc_pool *pool, const sc_slot *slots, uint32_t count)
     SC_REQUIRE(count > 0);
     sc_rwlock_lock(&pool->lock);
     for (; marked < count; marked++) {
-        struct slot_record *record = record_of(pool, slots[marked]);
+        struct sc_pool_slot *record = record_of(pool, slots[marked]);
         if (!record || (record->owner & MARK)) break;
         record->owner |= MARK;
     }
@@ -343,7 +314,7 @@ sc_status sc_pool_set_owner(sc_pool *pool, sc_slot slot, sc_owner owner)
     SC_REQUIRE(pool != NULL);
     SC_REQUIRE(owner_ok(owner));
     sc_rwlock_lock(&pool->lock);
-    struct slot_record *record = record_of(pool, slot);
+    struct sc_pool_slot *record = record_of(pool, slot);
     if (record) {
         pool->owner_count[record->owner]--;
         pool->owner_count[owner]++;
@@ -357,7 +328,7 @@ sc_status sc_pool_check(const sc_pool *pool, sc_slot slot, sc_owner *owner_out)
 {
     SC_REQUIRE(pool != NULL);
     sc_rwlock_lock_shared(&pool->lock);
-    const struct slot_record *record = record_of(pool, slot);
+    const struct sc_pool_slot *record = record_of(pool, slot);
     sc_owner owner = record ? (sc_owner)record->owner : SC_OWNER_FREE;
     sc_rwlock_unlock_shared(&pool->lock);
     if (!record) return fail_stale(slot);
@@ -411,15 +382,6 @@ uint32_t sc_pool_slots_of_owner(const sc_pool *pool, sc_owner owner, sc_slot *sl
     return count;
 }
 
-void sc_pool_set_generation(sc_pool *pool, uint32_t id, uint32_t generation)
-{
-    sc_rwlock_lock(&pool->lock);
-    SC_ASSERT(id > 0 && id <= pool->slot_count);
-    SC_ASSERT(pool->slots[id].owner == SC_OWNER_FREE && (generation & 1u) == 0);
-    pool->slots[id].generation = generation;
-    sc_rwlock_unlock(&pool->lock);
-}
-
 /* ---- reading ---- */
 
 sc_status sc_pool_info_get(const sc_pool *pool, sc_pool_info *info_out)
@@ -456,6 +418,11 @@ sc_status sc_pool_backend(const sc_pool *pool, sc_backend **backend_out)
     SC_REQUIRE(pool != NULL && backend_out != NULL);
     *backend_out = pool->backend;
     return SC_OK;
+}
+
+const sc_allocator *sc_pool_allocator(const sc_pool *pool)
+{
+    return pool->heap.user.alloc ? &pool->heap.user : NULL;
 }
 
 uint32_t sc_pool_id_end(const sc_pool *pool)
@@ -518,7 +485,7 @@ sc_status sc_pool_layer_view(const sc_pool *pool, uint32_t layer, sc_part_kind k
 static sc_status audit_records(const sc_pool *pool)
 {
     uint32_t count[SC_OWNER_COUNT] = {0}, total = 0;
-    const struct slot_record *null = &pool->slots[0];
+    const struct sc_pool_slot *null = &pool->slots[0];
     if (null->generation != 0 || null->owner != SC_OWNER_FREE || null->next != 0) { /* (4) */
         return SC_FAIL(SC_ERR_CORRUPT, "the null slot has been handed out");
     }
@@ -526,7 +493,7 @@ static sc_status audit_records(const sc_pool *pool)
         return SC_FAIL(SC_ERR_CORRUPT, "%u slots used of %u", pool->fresh - 1, pool->slot_count);
     }
     for (uint32_t id = 1; id < pool->fresh; id++) {
-        const struct slot_record *record = &pool->slots[id];
+        const struct sc_pool_slot *record = &pool->slots[id];
         if (record->owner >= SC_OWNER_COUNT) {
             return SC_FAIL(SC_ERR_CORRUPT, "slot %u has owner %u", id, record->owner);
         }

@@ -14,6 +14,10 @@ void sc_pool_unhold(sc_pool *pool);
 sc_status sc_pool_find_part(const sc_pool *pool, uint32_t layer, sc_part_kind kind, uint32_t index,
     uint32_t *part_out);
 
+/* The caller's allocator of the pool's bookkeeping, NULL for the default; lives as long as the pool.
+ * What works on a pool (copies, codecs) takes its short-lived memory from there too. */
+const sc_allocator *sc_pool_allocator(const sc_pool *pool);
+
 /* Ids below this are legal, the null slot included: slot_count + 1. */
 uint32_t sc_pool_id_end(const sc_pool *pool);
 
@@ -28,8 +32,5 @@ sc_status sc_pool_slot_of(const sc_pool *pool, uint32_t id, sc_slot *slot_out);
  * what it cannot account for. At most `cap`; returns how many there are. O(slots). */
 uint32_t sc_pool_slots_of_owner(const sc_pool *pool, sc_owner owner, sc_slot *slots_out,
     uint32_t cap);
-
-/* For tests of wrap-around: the generation of a free slot (even). */
-void sc_pool_set_generation(sc_pool *pool, uint32_t id, uint32_t generation);
 
 #endif
