@@ -8,9 +8,9 @@
  *                |            ^
  *                '--history --'
  *
- * (1) Ids are given out in rising order from 1; after 2^32 - 1 comes 1 again, and ids that are still
- *     in use are stepped over. 0 is never an id. An id is used up only when an add succeeds, so that
- *     a failed one leaves no trace.
+ * (1) Ids are given out in rising order from 1; after 2^32 - 1 comes 1 again, and ids that are
+ *     still in use are stepped over. 0 is never an id. An id is used up only when an add succeeds,
+ *     so that a failed one leaves no trace.
  * (2) history ends rise strictly from above 0, and the last is token_count: a snapshot carries its
  *     exact length and how it came to be (contracts 1 and 9).
  * (3) info.history points into the entry itself: a borrowed history lives until remove.
@@ -18,8 +18,8 @@
  * The registry owns no slots. Locking: none of its own; the caller (the engine) serialises mutators
  * and keeps readers out of them. Cost: O(1) on average for each call; each and destroy visit all.
  *
- * Rejected: ids as indexes into a slab. They would be reused at once, and an id that the tree kept by
- * mistake would then silently name another state. */
+ * Rejected: ids as indexes into a slab. They would be reused at once, and an id that the tree kept
+ * by mistake would then silently name another state. */
 #include "snapshot/registry.h"
 
 #include <string.h>

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-foreach(name registry)
+foreach(name copy gather registry codec)
     sc_test(NAME test_snapshot_${name} LABELS unit LAYERS base kernels pool snapshot
         SOURCES test_snapshot_${name}.c)
 endforeach()

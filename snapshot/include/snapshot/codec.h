@@ -2,7 +2,8 @@
 /* The state in a slot as bytes in host memory, and back: what the tiers below the device store and
  * send. A codec is a row of a table; its number is written into records and never reused.
  *
- *   payload of "raw":  | part 0 | part 1 | ... |      local parts in schema order, dense, little-endian
+ *   payload of "raw":  | part 0 | part 1 | ... |   local parts in schema order, dense,
+ *                                                  little-endian
  *
  * A payload has no header: which model, shard, token count and codec it is, and its checksum, stand
  * in the record around it. The same state has the same payload whatever the pool's layout. */
@@ -34,8 +35,8 @@ sc_status sc_codec_by_name(const char *name, const struct sc_codec **codec_out);
 /* The callers' side: arguments and handles are checked here, once for all codecs. */
 sc_status sc_codec_bytes_max(const struct sc_codec *codec, const sc_pool *pool,
     uint64_t *bytes_out);
-/* The null slot encodes as a state of zeros. SC_ERR_STALE; SC_ERR_LIMIT when `capacity` is below the
- * bound; SC_ERR_NO_MEMORY. On error `*bytes_out` is untouched. */
+/* The null slot encodes as a state of zeros. SC_ERR_STALE; SC_ERR_LIMIT when `capacity` is below
+ * the bound; SC_ERR_NO_MEMORY. On error `*bytes_out` is untouched. */
 sc_status sc_codec_encode(const struct sc_codec *codec, const sc_pool *pool, sc_slot slot,
     void *payload, uint64_t capacity, uint64_t *bytes_out);
 /* SC_ERR_STALE; SC_ERR_INVALID for the null slot; SC_ERR_CORRUPT, the slot unchanged, when the

@@ -1,0 +1,74 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What copy, gather, scatter and the codecs share: everything that can fail is done first, then the
+ * bytes move.
+ *
+ *   struct mover mover;
+ *   SC_TRY(mover_open(&mover, pool, backend, kind, span_max, id_max));  // acquires
+ *   ... check every row: mover_put, mover_check, mover_claim ...        // may fail: nothing moved
+ *   for (...) mover_span(&mover, dst, src, bytes);                      // never allocates
+ *   return mover_close(&mover, status);                                 // waits, gives back
+ *
+ * Small calls (a decode step's rows) fit in the mover itself and allocate nothing. */
+#ifndef SC_SNAPSHOT_STATE_MOVER_H
+#define SC_SNAPSHOT_STATE_MOVER_H
+
+#include "base/heap.h"
+#include "kernels/backend.h"
+#include "statecache/pool.h"
+
+enum {
+    MOVER_SPANS_FEW = 128, /* in the mover itself */
+    MOVER_IDS_FEW = 64,
+    MOVER_SPANS_MAX = 1 << 16 /* spans of one backend call at most; more are sent in several */
+};
+
+struct mover {
+    sc_backend *backend;
+    enum sc_copy_kind kind;
+    struct sc_heap heap;
+    void *block; /* NULL: few_ arrays */
+    size_t block_bytes;
+    struct sc_backend_span *spans; /* the batch being filled */
+    uint32_t span_cap, span_count;
+    sc_status status; /* of the first batch that failed */
+    int32_t *ids; /* a column of rows, then the set of claimed destinations */
+    uint32_t id_cap, id_count;
+    struct sc_backend_span few_spans[MOVER_SPANS_FEW];
+    int32_t few_ids[MOVER_IDS_FEW];
+};
+
+/* Memory comes from the allocator of `pool`. SC_ERR_NO_MEMORY, SC_ERR_OVERFLOW. */
+sc_status mover_open(struct mover *mover, const sc_pool *pool, sc_backend *backend,
+    enum sc_copy_kind kind, uint64_t span_max, uint32_t id_max);
+
+/* The ids of one column of rows, -1 where there is none: all allocated, or the null slot where
+ * `null_ok`. The column is given entry by entry through mover_put, at most id_max times; the
+ * message of a refusal counts entries from 0. SC_ERR_INVALID, SC_ERR_STALE. */
+void mover_clear(struct mover *mover);
+void mover_put(struct mover *mover, int32_t id);
+sc_status mover_check(const struct mover *mover, const sc_pool *pool, bool null_ok);
+/* Makes the column a sorted set of claimed slots, without -1. SC_ERR_INVALID when one is in it
+ * twice. */
+sc_status mover_claim(struct mover *mover);
+/* Binary search; only after mover_claim. */
+bool mover_is_claimed(const struct mover *mover, int32_t id);
+
+/* Adds one copy, merging it with the one before if both ends continue it. */
+void mover_span(struct mover *mover, sc_devptr dst, sc_devptr src, uint64_t bytes);
+
+/* Sends what is left unless `status` (of the validation) or a batch failed, waits for all of it,
+ * and gives the memory back. Returns the first failure. */
+sc_status mover_close(struct mover *mover, sc_status status);
+
+/* Address of slot `id` in a view; 64-bit from the first multiplication (contract 8). */
+static inline sc_devptr mover_at(const sc_layer_view *view, uint32_t id)
+{
+    return view->base + (uint64_t)view->slot_stride * id;
+}
+
+/* Which backend copies from one pool to the other, and which way. SC_ERR_UNSUPPORTED for two
+ * different devices. */
+sc_status mover_route(const sc_pool *source, const sc_pool *dest, sc_backend **backend_out,
+    enum sc_copy_kind *kind_out);
+
+#endif
