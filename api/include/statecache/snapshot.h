@@ -10,8 +10,8 @@
  *
  * The destinations of one call must be distinct, and none may be the source of another row; a slot
  * copied onto itself is left alone. Everything is checked and acquired before the first byte moves:
- * a call that fails with anything but SC_ERR_DEVICE_LOST or SC_ERR_IO has changed nothing. On return
- * the bytes have arrived.
+ * a call that fails with anything but SC_ERR_DEVICE_LOST or SC_ERR_IO has changed nothing. On
+ * return the bytes have arrived.
  *
  * Threads: any, as long as the caller keeps the slots of the call from being freed or written by
  * others meanwhile. */
