@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Inside of a pool; for the files of this folder only. */
+/* Inside of a pool; for the files of this folder only, and for the test that breaks a pool on purpose
+ * to see the audit notice. */
 #ifndef SC_POOL_POOL_IMPL_H
 #define SC_POOL_POOL_IMPL_H
 
@@ -27,6 +28,36 @@ struct sc_pool_layout {
     uint64_t slot_stride;  /* page-major: from slot to slot; contiguous: 0 */
     uint64_t state_bytes;  /* dense */
     uint64_t memory_bytes; /* null slot included */
+};
+
+/* The state of a pool; its invariants are in pool.c. */
+struct sc_pool_slot {
+    uint32_t generation;
+    uint32_t next;
+    uint32_t owner;
+};
+
+struct sc_pool {
+    struct sc_heap heap;
+    sc_schema *schema;
+    sc_backend *backend;
+    sc_layout layout_kind;
+    uint32_t slot_count;
+    struct sc_pool_layout layout;
+    struct sc_pool_part *parts; /* layout.part_count */
+    bool has_extra;
+    struct sc_backend_memory own; /* base 0: foreign */
+    sc_devptr base;
+    void (*release)(void *ctx);
+    void *release_ctx;
+
+    struct sc_rwlock lock;
+    bool held;
+    struct sc_pool_slot *slots; /* slot_count + 1 */
+    uint32_t free_head;
+    uint32_t free_list_count;
+    uint32_t fresh;
+    uint32_t owner_count[SC_OWNER_COUNT];
 };
 
 /* layout.c. Checks everything but the struct pointers' validity. `foreign` false ignores it. */
