@@ -12,6 +12,7 @@
 #include "fuzz/fuzz.h"
 #include "radix/radix.h"
 
+#include <stddef.h>
 #include <string.h>
 
 enum { KEY_MAX = 24, ID_MAX = 1 << 16, RECEIPT_MAX = 64, INPUT_MAX = 4096 };
@@ -24,10 +25,10 @@ struct world {
     struct sc_radix_sink sink;
     uint32_t page, space;
     uint32_t kv_next, snapshot_next;
-    uint8_t kv[ID_MAX], snapshot[ID_MAX];
     struct sc_radix_receipt receipts[RECEIPT_MAX];
     bool live[RECEIPT_MAX];
     uint32_t receipt_count;
+    uint8_t kv[ID_MAX], snapshot[ID_MAX]; /* left all FRESH by finish() */
 };
 
 static uint32_t take(struct world *w, uint32_t below)
@@ -76,6 +77,9 @@ static void op_insert(struct world *w)
     struct sc_radix_run runs[2] = {{0, 1 + take(w, 2)}, {w->page * take(w, 8), 3 + take(w, 2)}};
     bool two = runs[1].start > 0 && runs[1].start < count;
     uint32_t save_count = 0;
+    if (w->kv_next > ID_MAX - KEY_MAX || w->snapshot_next > ID_MAX - 4) {
+        return;
+    }
     for (uint32_t i = 0, len = 0; i < 3; i++) {
         len += w->page * take(w, 8);
         if (len > 0 && len <= count && (save_count == 0 || saves[save_count - 1].len < len)) {
@@ -84,9 +88,6 @@ static void op_insert(struct world *w)
     }
     for (uint32_t i = 0; i < pages; i++) {
         ids[i] = (int32_t)w->kv_next++;
-    }
-    if (w->kv_next >= ID_MAX - KEY_MAX || w->snapshot_next >= ID_MAX - 3) {
-        return;
     }
     struct sc_radix_insert insert = {w->space, tokens, count, ids, runs, two ? 2u : 1u, saves,
         save_count};
@@ -178,8 +179,13 @@ static void finish(struct world *w)
     }
     FUZZ_CHECK(sc_radix_space_remove(w->radix, w->space, &w->sink) == SC_OK);
     FUZZ_CHECK(sc_radix_verify(w->radix) == SC_OK);
-    for (uint32_t id = 0; id < ID_MAX; id++) {
-        FUZZ_CHECK(w->kv[id] != HELD && w->snapshot[id] != HELD);
+    for (uint32_t id = 0; id < w->kv_next; id++) {
+        FUZZ_CHECK(w->kv[id] != HELD);
+        w->kv[id] = FRESH;
+    }
+    for (uint32_t id = 0; id <= w->snapshot_next; id++) {
+        FUZZ_CHECK(w->snapshot[id] != HELD);
+        w->snapshot[id] = FRESH;
     }
 }
 
@@ -207,7 +213,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (size > INPUT_MAX) {
         return 0;
     }
-    memset(w, 0, sizeof *w);
+    memset(w, 0, offsetof(struct world, kv));
     w->data = data;
     w->size = size;
     w->sink = (struct sc_radix_sink){w, on_kv, on_snapshot};

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""symbols.py ROOT LIBRARY NM: three views of the public functions must agree, and each must be tested.
+"""symbols.py ROOT LIBRARY ARCHIVE NM: three views of the public functions must agree, and each must be tested.
 
   declared   SC_API in api/include/statecache/*.h
   mapped     the global list of api/libstatecache.map
   exported   dynamic symbols that LIBRARY defines
+
+Global symbols of ARCHIVE, the static library, begin with sc_: they share the program's name space.
 
 Each declared function that takes arguments must be called with bad ones: a call of it must stand in
 a function or Check test of tests/ whose name says so ("refuses", "bad_args", ...: BAD_NAME); if
@@ -45,6 +47,14 @@ def exported_symbols(library, nm):
         if kind != "A":  # the version itself, STATECACHE_0
             symbols.add(name.split("@")[0])
     return symbols
+
+
+def foreign_symbols(archive, nm):
+    """Global symbols of the static library outside the prefix."""
+    out = subprocess.run([nm, "-g", "--defined-only", archive], check=True, text=True,
+                         stdout=subprocess.PIPE).stdout
+    names = {line.split()[2] for line in out.splitlines() if len(line.split()) == 3}
+    return {name for name in names if not name.startswith("sc_")}
 
 
 def refused_symbols(tree):
@@ -105,13 +115,15 @@ def selftest():
 
 
 def main():
-    root, library, nm = sys.argv[1:]
+    root, library, archive, nm = sys.argv[1:]
     tree = rules.Tree.read(root)
     declared = declared_symbols(tree)
     if not declared:
         sys.exit("no public function is declared under " + root)
     bad = selftest() + list(problems(declared, mapped_symbols(tree),
                                      exported_symbols(library, nm), refused_symbols(tree)))
+    bad += [f"{name} in the static library does not begin with sc_"
+            for name in sorted(foreign_symbols(archive, nm))]
     for problem in bad:
         print("NOT OK", problem)
     print(f"{max(0, len(declared) - len(bad))} passed, {len(bad)} failed, 0 skipped")
