@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Inside of a pool; for the files of this folder only, and for the test that breaks a pool on purpose
- * to see the audit notice. */
+/* Inside of a pool; for the files of this folder only, and for the test that breaks a pool on
+ * purpose to see the audit notice. */
 #ifndef SC_POOL_POOL_IMPL_H
 #define SC_POOL_POOL_IMPL_H
 

@@ -300,7 +300,9 @@ START_TEST(lock__excludes)
     pthread_t threads[3];
     ck_assert_int_eq(sc_rwlock_init(&l.lock, SC_RANK_ENGINE), SC_OK);
     ck_assert_int_eq(sc_mutex_init(&l.mutex, SC_RANK_BASE), SC_OK);
-    for (int i = 0; i < 3; i++) ck_assert_int_eq(pthread_create(&threads[i], NULL, add_many, &l), 0);
+    for (int i = 0; i < 3; i++) {
+        ck_assert_int_eq(pthread_create(&threads[i], NULL, add_many, &l), 0);
+    }
     for (int i = 0; i < 3; i++) ck_assert_int_eq(pthread_join(threads[i], NULL), 0);
     ck_assert_int_eq(l.count, 60000);
     ck_assert_int_eq(l.other, 60000);
