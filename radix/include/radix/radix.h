@@ -143,7 +143,7 @@ sc_status sc_radix_evict_state(struct sc_radix *radix, uint32_t count,
 struct sc_radix_span { const int32_t *ids; uint32_t page_first, page_count; };
 /* KV ids of the path that ends at `node`, from page `page_first` on, in order, as spans into the
  * tree's storage; valid while the path is KV-locked. `*count_out` is how many there are; SC_ERR_LIMIT
- * when cap is short (count_out says what is needed). */
+ * when cap is short: the first `cap` are filled in, and count_out says what is needed. */
 sc_status sc_radix_spans(const struct sc_radix *radix, sc_node node, uint32_t page_first,
     struct sc_radix_span *spans_out, uint32_t cap, uint32_t *count_out);
 

@@ -1,0 +1,219 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The prefix index: creation, spaces, look-up, use, ids of a path.
+ *
+ * One compressed tree per space; the root is a node that no caller sees. A node is a run of whole
+ * pages [start, end) and ends where a snapshot stands, where paths part, where the history changes or
+ * where storage had to be cut. It names its run in shared storage (radix_store.c), so that a split
+ * moves two numbers and copies nothing:
+ *
+ *   storage        | t0 t1 t2 t3 t4 t5 t6 t7 | ...            one chunk, counted by unit
+ *
+ *   before         root --- N [0,8) snapshot 5, locks
+ *   after          root --- U [0,3) --- N [3,8) snapshot 5, locks
+ *                             `-------- M [3,6)                        the path that parted at 3
+ *
+ * The upper half is the new node. The lower half keeps the id, so that whatever stands for the end of
+ * the run (snapshot, tombstone, receipts, children) stays where it is.
+ *
+ * Invariants; sc_radix_verify cites them:
+ *  (1) A child starts where its parent ends; every run is a positive number of whole pages.
+ *  (2) Children of a node differ in their first page. The index holds each node exactly once, under
+ *      its parent and first page.
+ *  (3) Sibling lists are doubly linked and child_count is their length.
+ *  (4) A node belongs to its root's space, and every live node is reached from one root.
+ *  (5) A storage unit counts the nodes that touch it, and the cursor that stands in it.
+ *  (6) pin == receipts that hold the node + children with pin > 0. So pin > 0 if and only if
+ *      something at or below the node is locked.
+ *  (7) A node is in the KV order if and only if it is a leaf, no root, and pin == 0.
+ *  (8) A node is in the STATE order if and only if it has a snapshot and no state lock. A state lock
+ *      implies a snapshot; a tombstone has none.
+ *  (9) A leaf's tick is the last use of any path that went through it: uses mark the deepest node,
+ *      and a removed child leaves its tick to the parent.
+ * (10) The counters (nodes, leaves, tokens, pinned tokens, snapshots, locks) equal a recount.
+ * (11) An entry's heap tick is its node's, no parent entry is later than its children, and the
+ *      node's place names the entry.
+ *
+ * Failure: insert, space_add and lock acquire everything first and then mutate; nothing else
+ * allocates. Threads: see radix.h; look-ups write nothing.
+ * Cost: look-up is one memcmp per node on the path and one child search; eviction is O(log leaves) per
+ * node that goes. All walks are loops over links, so depth is no limit. */
+#include "radix_internal.h"
+
+sc_status sc_radix_create(const struct sc_radix_options *options, struct sc_radix **radix_out)
+{
+    SC_REQUIRE(options != NULL && radix_out != NULL);
+    SC_REQUIRE(options->page_tokens >= 1 && options->page_tokens <= RX_PAGE_TOKENS_MAX);
+    SC_REQUIRE(options->grid_tokens >= 1 && options->grid_tokens % options->page_tokens == 0);
+    struct sc_heap heap;
+    SC_TRY(sc_heap_init(&heap, SC_SUBSYSTEM_RADIX, options->allocator));
+    struct sc_radix *r = sc_heap_calloc(&heap, 1, sizeof *r);
+    if (!r) return SC_FAIL(SC_ERR_NO_MEMORY, "no memory for the index");
+    r->heap = heap;
+    r->page = options->page_tokens;
+    r->grid = options->grid_tokens;
+    r->path_snapshots_max = options->path_snapshots_max;
+    r->with_kv = options->with_kv;
+    r->token_max = options->token_max;
+    r->bytes = sizeof *r;
+    r->space_hint = 1; /* index 0 is no space */
+    rx_store_init(r);
+    *radix_out = r;
+    return SC_OK;
+}
+
+void sc_radix_destroy(struct sc_radix *r)
+{
+    if (!r) return;
+    rx_store_deinit(r);
+    for (uint32_t i = 0; i < r->block_count; i++) rx_free(r, r->blocks[i], sizeof *r->blocks[i]);
+    rx_free(r, r->blocks, r->block_cap * sizeof *r->blocks);
+    if (r->slots) rx_free(r, r->slots, ((size_t)r->slot_mask + 1) * sizeof *r->slots);
+    for (int kind = 0; kind < RX_KIND_COUNT; kind++) {
+        rx_free(r, r->order[kind].entries, r->order[kind].cap * sizeof *r->order[kind].entries);
+    }
+    rx_free(r, r->receipts, r->receipt_cap * sizeof *r->receipts);
+    rx_free(r, r->roots, r->space_cap * sizeof *r->roots);
+    SC_ASSERT(r->bytes == sizeof *r);
+    struct sc_heap heap = r->heap;
+    sc_heap_free(&heap, r, sizeof *r);
+}
+
+/* --- spaces --- */
+
+sc_status sc_radix_space_add(struct sc_radix *r, uint32_t *space_out)
+{
+    SC_REQUIRE(r != NULL && space_out != NULL);
+    uint32_t space = r->space_hint;
+    while (space < r->space_cap && r->roots[space] != 0) space++;
+    uint32_t old = r->space_cap;
+    if (!rx_nodes_reserve(r, 1) || !rx_grow(r, (void **)&r->roots, &r->space_cap,
+            (uint64_t)space + 1, sizeof *r->roots)) {
+        return SC_FAIL(SC_ERR_NO_MEMORY, "no memory for a space");
+    }
+    for (uint32_t i = old; i < r->space_cap; i++) r->roots[i] = 0;
+    uint32_t root = rx_node_new(r);
+    rx_node(r, root)->flags |= RX_ROOT;
+    rx_node(r, root)->space = space;
+    r->roots[space] = root;
+    r->space_hint = space + 1;
+    *space_out = space;
+    return SC_OK;
+}
+
+static sc_status space_unknown(uint32_t space)
+{
+    return SC_FAIL(SC_ERR_NOT_FOUND, "space %u does not exist", space);
+}
+
+sc_status sc_radix_space_remove(struct sc_radix *r, uint32_t space,
+    const struct sc_radix_sink *sink)
+{
+    SC_REQUIRE(r != NULL);
+    SC_TRY(rx_sink_check(r, sink));
+    uint32_t root = rx_root(r, space);
+    if (root == 0) return space_unknown(space);
+    if (rx_node(r, root)->pin > 0) {
+        return SC_FAIL(SC_ERR_BUSY, "something in space %u is locked", space);
+    }
+    while (rx_node(r, root)->first_child != 0) {
+        rx_subtree_remove(r, rx_node(r, root)->first_child, sink, SC_RADIX_CAUSE_SPACE);
+    }
+    rx_node_free(r, root);
+    r->roots[space] = 0;
+    if (space < r->space_hint) r->space_hint = space;
+    return SC_OK;
+}
+
+/* --- look-up --- */
+
+sc_status sc_radix_match(const struct sc_radix *r, uint32_t space, const int32_t *tokens,
+    uint32_t token_count, uint32_t len_max, struct sc_radix_match *match_out)
+{
+    SC_REQUIRE(r != NULL && match_out != NULL);
+    SC_REQUIRE(tokens != NULL || token_count == 0);
+    uint32_t id = rx_root(r, space);
+    if (id == 0) return space_unknown(space);
+    struct sc_radix_match match = {0};
+    uint32_t limit = token_count < len_max ? token_count : len_max;
+    limit -= limit % r->page;
+    while (match.kv_len < limit) {
+        uint32_t child = rx_child_find(r, id, tokens + match.kv_len);
+        if (child == 0) break;
+        const struct rx_node *node = rx_node(r, child);
+        uint32_t most = limit - match.kv_len < node->len ? limit - match.kv_len : node->len;
+        uint32_t same = rx_common(node->tokens, tokens + match.kv_len, most);
+        match.node = child;
+        match.kv_len += same - same % r->page;
+        if (same < node->len) break;
+        if (node->snapshot != 0) {
+            match.state_node = child;
+            match.state_len = match.kv_len;
+            match.snapshot = node->snapshot;
+            match.evicted_len = 0;
+        } else if (node->flags & RX_TOMBSTONE) {
+            match.evicted_len = match.kv_len;
+        }
+        id = child;
+    }
+    uint32_t branch = match.kv_len - match.kv_len % r->grid;
+    if (branch > match.state_len) match.branch_len = branch;
+    *match_out = match;
+    return SC_OK;
+}
+
+void sc_radix_touch(struct sc_radix *r, const struct sc_radix_match *match)
+{
+    if (!r || !match) return;
+    if (rx_known(r, match->node)) rx_order_use(r, RX_KV, match->node);
+    if (rx_known(r, match->state_node) && rx_node(r, match->state_node)->snapshot != 0) {
+        rx_order_use(r, RX_STATE, match->state_node);
+    }
+}
+
+/* --- ids of a path --- */
+
+/* True when the ids of `node` follow those of its parent in storage, so that one span has both. */
+static bool follows_parent(const struct sc_radix *r, const struct rx_node *node)
+{
+    const struct rx_node *parent = rx_node(r, node->parent);
+    return parent->len > 0 && parent->chunk == node->chunk &&
+        parent->tokens + parent->len == node->tokens;
+}
+
+sc_status sc_radix_spans(const struct sc_radix *r, sc_node node, uint32_t page_first,
+    struct sc_radix_span *spans_out, uint32_t cap, uint32_t *count_out)
+{
+    SC_REQUIRE(r != NULL && count_out != NULL && (spans_out != NULL || cap == 0));
+    if (!r->with_kv) return SC_FAIL(SC_ERR_STATE, "an index without KV holds no ids");
+    if (node != SC_NODE_NONE && !rx_known(r, node)) {
+        return SC_FAIL(SC_ERR_STALE, "node %u does not exist", node);
+    }
+    uint32_t pages = node == SC_NODE_NONE ? 0 : rx_end(rx_node(r, node)) / r->page;
+    if (page_first > pages) {
+        return SC_FAIL(SC_ERR_INVALID, "page %u is behind the end, %u", page_first, pages);
+    }
+    uint32_t from = page_first * r->page; /* no overflow: page_first <= pages */
+    uint32_t count = 0;
+    for (uint32_t id = node; id != 0 && rx_end(rx_node(r, id)) > from;) {
+        const struct rx_node *n = rx_node(r, id);
+        if (n->start <= from || !follows_parent(r, n)) count++;
+        id = n->parent;
+    }
+    *count_out = count;
+
+    uint32_t extent = 0; /* pages of nodes below that this node's span will also hold */
+    for (uint32_t id = node; id != 0 && rx_end(rx_node(r, id)) > from;) {
+        const struct rx_node *n = rx_node(r, id);
+        uint32_t skip = n->start < from ? from - n->start : 0;
+        extent += (n->len - skip) / r->page;
+        if (n->start <= from || !follows_parent(r, n)) {
+            struct sc_radix_span span = {.ids = rx_ids(r, n) + skip / r->page,
+                .page_first = (n->start + skip) / r->page, .page_count = extent};
+            if (--count < cap) spans_out[count] = span;
+            extent = 0;
+        }
+        id = n->parent;
+    }
+    if (*count_out > cap) return SC_FAIL(SC_ERR_LIMIT, "%u spans do not fit %u", *count_out, cap);
+    return SC_OK;
+}

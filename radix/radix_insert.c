@@ -1,0 +1,285 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Insert, in three parts: look (writes nothing), reserve (may fail, changes nothing that can be
+ * seen), apply (cannot fail).
+ *
+ *   key            |aaaaaaaaaaaaaaaa|bbbbbbbb|cccccccccccc|      runs a, b, c; saves at ^
+ *                          ^        ^                     ^
+ *   held before    |aaaaaaaaaaaaaaaaaaaaa|                       same tokens for a while
+ *   prefix         |----------------|                            equal tokens and equal history
+ *
+ * The walk ends where the tokens part, where the key or the tree ends, or where both have the page
+ * but disagree about its history (the victim). A victim that holds no snapshot and is not locked is
+ * replaced; another one stops the insert there.
+ *
+ * New nodes end at saves, where the history changes, and where storage cut the run. Afterwards one
+ * walk from the last node up to the root cuts the held part at its saves. */
+#include "radix_internal.h"
+
+struct plan {
+    uint32_t root;
+    uint32_t at;        /* deepest node of the prefix, or the root; the prefix may end inside it */
+    uint32_t prefix;    /* tokens held with this history */
+    uint32_t victim;    /* holds the page at `prefix` with another history; 0: none */
+    uint64_t freed;     /* tokens that go with the victim */
+    uint32_t end;       /* token_count, or prefix where the victim stays */
+};
+
+static sc_status runs_check(const struct sc_radix *r, const struct sc_radix_insert *in)
+{
+    SC_REQUIRE(in->run_count == 0 || in->runs != NULL);
+    if (in->token_count == 0) return SC_OK;
+    if (in->run_count == 0 || in->runs[0].start != 0) {
+        return SC_FAIL(SC_ERR_INVALID, "the first run of history must start at 0");
+    }
+    for (uint32_t i = 1; i < in->run_count; i++) {
+        if (in->runs[i].start % r->page != 0 || in->runs[i].start <= in->runs[i - 1].start) {
+            return SC_FAIL(SC_ERR_INVALID, "run %u starts at %u: not a page or not ascending", i,
+                in->runs[i].start);
+        }
+    }
+    return SC_OK;
+}
+
+static sc_status saves_check(const struct sc_radix *r, const struct sc_radix_insert *in)
+{
+    for (uint32_t i = 0; i < in->save_count; i++) {
+        const struct sc_radix_save *save = &in->saves[i];
+        if (save->len == 0 || save->len > in->token_count || save->len % r->page != 0) {
+            return SC_FAIL(SC_ERR_MISMATCH, "a snapshot after %u tokens is at no page end of a "
+                "key of %u", save->len, in->token_count);
+        }
+        if (save->snapshot == 0) return SC_FAIL(SC_ERR_INVALID, "save %u has snapshot 0", i);
+        if (i > 0 && save->len <= in->saves[i - 1].len) {
+            return SC_FAIL(SC_ERR_INVALID, "save %u is not behind the one before", i);
+        }
+    }
+    return SC_OK;
+}
+
+static sc_status insert_check(const struct sc_radix *r, const struct sc_radix_insert *in,
+    const sc_status *save_status_out)
+{
+    SC_REQUIRE(in->tokens != NULL || in->token_count == 0);
+    SC_REQUIRE(in->save_count == 0 || (in->saves != NULL && save_status_out != NULL));
+    if (in->token_count % r->page != 0) {
+        return SC_FAIL(SC_ERR_INVALID, "%u tokens are not whole pages of %u", in->token_count,
+            r->page);
+    }
+    if (r->with_kv ? in->kv_ids == NULL && in->token_count > 0 : in->kv_ids != NULL) {
+        return SC_FAIL(SC_ERR_INVALID, "kv_ids must be given with KV, and only then");
+    }
+    SC_TRY(runs_check(r, in));
+    SC_TRY(saves_check(r, in));
+    if (rx_root(r, in->space) == 0) {
+        return SC_FAIL(SC_ERR_NOT_FOUND, "space %u does not exist", in->space);
+    }
+    return SC_OK;
+}
+
+/* The first position in [from, to) at which the key's history is not `history`; `to` if none.
+ * `*run` is the run that holds `from`, and then the one that holds the answer. */
+static uint32_t history_differs(const struct sc_radix_insert *in, uint32_t *run, uint32_t from,
+    uint32_t to, uint64_t history)
+{
+    for (;;) {
+        if (in->runs[*run].history != history) return from;
+        if (*run + 1 == in->run_count || in->runs[*run + 1].start >= to) return to;
+        from = in->runs[++*run].start;
+    }
+}
+
+static void plan_walk(const struct sc_radix *r, const struct sc_radix_insert *in,
+    struct plan *plan)
+{
+    uint32_t run = 0;
+    plan->at = plan->root;
+    plan->prefix = 0;
+    plan->victim = 0;
+    while (plan->prefix < in->token_count) {
+        uint32_t id = rx_child_find(r, plan->at, in->tokens + plan->prefix);
+        if (id == 0) return;
+        const struct rx_node *node = rx_node(r, id);
+        uint32_t left = in->token_count - plan->prefix;
+        uint32_t most = left < node->len ? left : node->len;
+        uint32_t same = rx_common(node->tokens, in->tokens + plan->prefix, most);
+        same -= same % r->page;
+        while (run + 1 < in->run_count && in->runs[run + 1].start <= plan->prefix) run++;
+        uint32_t to = plan->prefix + same;
+        uint32_t differs = history_differs(in, &run, plan->prefix, to, node->history);
+        if (differs > plan->prefix) plan->at = id;
+        plan->prefix = differs;
+        if (differs < to) {
+            plan->victim = id;
+            return;
+        }
+        if (same < node->len) return;
+    }
+}
+
+/* Whether everything from `plan->prefix` on in the victim and below may go. Sets plan->freed. A
+ * branch too large to look at counts as in use: no call is O(tree). */
+static bool victim_replaceable(const struct sc_radix *r, struct plan *plan)
+{
+    const struct rx_node *victim = rx_node(r, plan->victim);
+    plan->freed = 0;
+    if (victim->pin > 0) return false; /* (6): nothing below is locked either */
+    uint32_t visited = 0;
+    uint32_t id = plan->victim;
+    for (; id != 0; id = rx_preorder_next(r, plan->victim, id)) {
+        if (++visited > RX_SUBTREE_MAX || rx_node(r, id)->snapshot != 0) return false;
+        plan->freed += rx_node(r, id)->len;
+    }
+    plan->freed -= plan->prefix - victim->start;
+    return true;
+}
+
+/* Everything that can fail. On success `r->store.pieces` has room for the new part. */
+static sc_status reserve(struct sc_radix *r, const struct sc_radix_insert *in,
+    const struct plan *plan)
+{
+    uint32_t added = plan->end - plan->prefix;
+    if (r->token_max != 0 && r->token_count - plan->freed + added > r->token_max) {
+        return SC_FAIL(SC_ERR_LIMIT, "%u more tokens would pass the limit", added);
+    }
+    if (added > 0 && !rx_store_alloc(r, added)) {
+        return SC_FAIL(SC_ERR_NO_MEMORY, "no memory for %u tokens", added);
+    }
+    uint64_t nodes = (uint64_t)in->save_count + in->run_count + r->store.piece_count + 2;
+    if (!rx_nodes_reserve(r, nodes) || !rx_index_reserve(r, nodes) ||
+        !rx_order_reserve(r, RX_KV, r->leaf_count + 1) ||
+        !rx_order_reserve(r, RX_STATE, r->snapshot_count + in->save_count)) {
+        rx_store_abandon(r);
+        return SC_FAIL(SC_ERR_NO_MEMORY, "no memory for %llu nodes", (unsigned long long)nodes);
+    }
+    return SC_OK;
+}
+
+/* Makes room for the new part and returns the node that ends at plan->prefix (or the root). */
+static uint32_t prefix_end(struct sc_radix *r, const struct plan *plan,
+    const struct sc_radix_sink *sink)
+{
+    if (plan->victim != 0 && plan->end > plan->prefix) {
+        if (plan->victim == plan->at) {
+            rx_tail_remove(r, plan->at, plan->prefix - rx_node(r, plan->at)->start, sink,
+                SC_RADIX_CAUSE_HISTORY);
+        } else {
+            rx_subtree_remove(r, plan->victim, sink, SC_RADIX_CAUSE_HISTORY);
+        }
+    }
+    const struct rx_node *at = rx_node(r, plan->at);
+    if (plan->prefix == rx_end(at)) return plan->at;
+    return rx_split(r, plan->at, plan->prefix - at->start);
+}
+
+/* Where the node that starts at `start` ends. `*run` and `*save` are cursors into the arrays. */
+static uint32_t node_end(const struct sc_radix_insert *in, uint32_t start, uint32_t most,
+    uint32_t *run, uint32_t *save)
+{
+    uint32_t end = most;
+    while (*run + 1 < in->run_count && in->runs[*run + 1].start <= start) ++*run;
+    for (uint32_t i = *run + 1; i < in->run_count && in->runs[i].start < end; i++) {
+        if (in->runs[i].history == in->runs[*run].history) continue;
+        end = in->runs[i].start;
+    }
+    while (*save < in->save_count && in->saves[*save].len <= start) ++*save;
+    if (*save < in->save_count && in->saves[*save].len < end) end = in->saves[*save].len;
+    return end;
+}
+
+/* Hangs the new part below `parent`, out of the reserved pieces; returns the last node. */
+static uint32_t chain_add(struct sc_radix *r, const struct sc_radix_insert *in,
+    const struct plan *plan, uint32_t parent)
+{
+    struct rx_store *store = &r->store;
+    uint64_t tick = ++r->clock;
+    uint32_t start = plan->prefix;
+    uint32_t run = 0;
+    uint32_t save = 0;
+    uint32_t first_parent = parent;
+    for (uint32_t i = 0; i < store->piece_count; i++) {
+        struct rx_piece piece = store->pieces[i];
+        const struct rx_chunk *chunk = &store->chunks[piece.chunk];
+        uint32_t piece_end = start + piece.len;
+        memcpy(chunk->tokens + piece.pos, in->tokens + start, piece.len * sizeof(int32_t));
+        if (r->with_kv) {
+            memcpy(chunk->ids + piece.pos / r->page, in->kv_ids + start / r->page,
+                piece.len / r->page * sizeof(int32_t));
+        }
+        for (uint32_t pos = piece.pos; start < piece_end;) {
+            uint32_t end = node_end(in, start, piece_end, &run, &save);
+            uint32_t id = rx_node_new(r);
+            struct rx_node *node = rx_node(r, id);
+            node->tokens = chunk->tokens + pos;
+            node->history = in->runs[run].history;
+            node->chunk = piece.chunk;
+            node->start = start;
+            node->len = end - start;
+            node->space = in->space;
+            rx_use(r, id)->tick[RX_KV] = tick;
+            rx_child_link(r, parent, id);
+            pos += end - start;
+            start = end;
+            if (start < piece_end) rx_store_cut(r, piece.chunk, pos);
+            r->node_count++;
+            r->token_count += node->len;
+            parent = id;
+        }
+    }
+    store->piece_count = 0; /* the nodes hold them now */
+    rx_kv_order_sync(r, first_parent);
+    rx_kv_order_sync(r, parent);
+    return parent;
+}
+
+/* Attaches the saves up to plan->end, deepest first, from the path that ends at `id`. */
+static void saves_apply(struct sc_radix *r, const struct sc_radix_insert *in, uint32_t end,
+    uint32_t id, sc_status *save_status_out)
+{
+    for (uint32_t i = in->save_count; i-- > 0;) {
+        const struct sc_radix_save *save = &in->saves[i];
+        if (save->len > end) {
+            save_status_out[i] = SC_ERR_MISMATCH;
+            continue;
+        }
+        while (rx_node(r, id)->start >= save->len) id = rx_node(r, id)->parent;
+        if (rx_end(rx_node(r, id)) > save->len) {
+            id = rx_split(r, id, save->len - rx_node(r, id)->start);
+        }
+        save_status_out[i] = rx_node(r, id)->snapshot != 0 ? SC_ERR_BUSY : SC_OK;
+        if (save_status_out[i] == SC_OK) rx_snapshot_attach(r, id, save->snapshot);
+    }
+}
+
+static void canonical_copy(const struct sc_radix *r, uint32_t id, int32_t *canonical_out)
+{
+    for (const struct rx_node *node = rx_node(r, id); node->len > 0;
+         node = rx_node(r, node->parent)) {
+        memcpy(canonical_out + node->start / r->page, rx_ids(r, node),
+            node->len / r->page * sizeof(int32_t));
+    }
+}
+
+sc_status sc_radix_insert(struct sc_radix *r, const struct sc_radix_insert *insert,
+    const struct sc_radix_sink *sink, int32_t *canonical_out, sc_status *save_status_out,
+    struct sc_radix_inserted *inserted_out)
+{
+    SC_REQUIRE(r != NULL && insert != NULL && inserted_out != NULL);
+    SC_TRY(rx_sink_check(r, sink));
+    SC_TRY(insert_check(r, insert, save_status_out));
+
+    struct plan plan = {.root = rx_root(r, insert->space), .end = insert->token_count};
+    plan_walk(r, insert, &plan);
+    if (plan.victim != 0 && !victim_replaceable(r, &plan)) {
+        plan.end = plan.prefix;
+        plan.freed = 0;
+    }
+    SC_TRY(reserve(r, insert, &plan));
+
+    uint32_t id = prefix_end(r, &plan, sink);
+    if (plan.end > plan.prefix) id = chain_add(r, insert, &plan, id);
+    saves_apply(r, insert, plan.end, id, save_status_out);
+    if (canonical_out && r->with_kv) canonical_copy(r, id, canonical_out);
+    *inserted_out = (struct sc_radix_inserted){.node = plan.end > 0 ? id : SC_NODE_NONE,
+        .prefix_len = plan.prefix, .len = plan.end, .conflict_len = plan.end};
+    return SC_OK;
+}

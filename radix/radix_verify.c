@@ -1,0 +1,234 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* sc_radix_verify: a recount of everything, checked against the invariants of radix.c by number. */
+#include "radix_internal.h"
+
+/* What a walk over all nodes counts. The arrays are scratch of the call. */
+struct recount {
+    const struct sc_radix *r;
+    uint16_t *unit_refs;   /* [chunk_count * RX_CHUNK_UNITS] */
+    uint32_t *held[2];     /* receipts by node: KV, state; [node ids] */
+    uint32_t ids;          /* node ids in the slab */
+    uint64_t roots, nodes, leaves, tokens, pinned, snapshots, state_locked, in_order[RX_KIND_COUNT];
+};
+
+#define CHECK(rule, id, cond)                                                                      \
+    do {                                                                                           \
+        if (!(cond)) {                                                                             \
+            return SC_FAIL(SC_ERR_CORRUPT, "invariant %d, node %u: not %s", rule, id, #cond);      \
+        }                                                                                          \
+    } while (0)
+
+static sc_status verify_receipts(struct recount *c)
+{
+    const struct sc_radix *r = c->r;
+    uint64_t live = 0;
+    for (uint32_t i = 1; i < r->receipt_cap; i++) {
+        const struct rx_receipt *receipt = &r->receipts[i];
+        if (!receipt->live) continue;
+        live++;
+        if (receipt->what == 0) continue; /* holds nothing; its node may be gone */
+        CHECK(6, receipt->node, rx_known(r, receipt->node));
+        if (receipt->what & SC_RADIX_LOCK_KV) c->held[RX_KV][receipt->node]++;
+        if (receipt->what & SC_RADIX_LOCK_STATE) c->held[RX_STATE][receipt->node]++;
+    }
+    CHECK(10, 0, live == r->receipt_count);
+    return SC_OK;
+}
+
+/* The run of a node lies in used units of its chunk. */
+static sc_status verify_run(struct recount *c, uint32_t id)
+{
+    const struct sc_radix *r = c->r;
+    const struct rx_node *node = rx_node(r, id);
+    const struct rx_store *s = &r->store;
+    CHECK(1, id, node->len > 0 && node->len % r->page == 0);
+    CHECK(5, id, node->chunk > 0 && node->chunk < s->chunk_count);
+    const struct rx_chunk *chunk = &s->chunks[node->chunk];
+    CHECK(5, id, node->tokens >= chunk->tokens);
+    uint32_t pos = rx_pos(r, node);
+    CHECK(5, id, (uint64_t)pos + node->len <= (uint64_t)chunk->unit_count * s->unit_tokens);
+    CHECK(5, id, pos % r->page == 0);
+    for (uint32_t unit = pos / s->unit_tokens; unit <= (pos + node->len - 1) / s->unit_tokens;
+         unit++) {
+        c->unit_refs[(size_t)node->chunk * RX_CHUNK_UNITS + unit]++;
+    }
+    return SC_OK;
+}
+
+static sc_status verify_links(const struct sc_radix *r, uint32_t id, uint64_t *pinned_out)
+{
+    const struct rx_node *node = rx_node(r, id);
+    uint32_t count = 0;
+    uint32_t prev = 0;
+    *pinned_out = 0;
+    for (uint32_t child = node->first_child; child != 0;) {
+        CHECK(3, id, rx_known(r, child));
+        const struct rx_node *n = rx_node(r, child);
+        CHECK(3, child, n->parent == id && n->prev_sibling == prev);
+        CHECK(1, child, n->start == rx_end(node));
+        CHECK(4, child, n->space == node->space);
+        CHECK(2, child, rx_index_find(r, id, n->tokens) == child);
+        CHECK(3, child, ++count <= node->child_count);
+        if (n->pin > 0) ++*pinned_out;
+        prev = child;
+        child = n->next_sibling;
+    }
+    CHECK(3, id, count == node->child_count);
+    return SC_OK;
+}
+
+static sc_status verify_node(struct recount *c, uint32_t id)
+{
+    const struct sc_radix *r = c->r;
+    const struct rx_node *node = rx_node(r, id);
+    const struct rx_use *use = rx_use(r, id);
+    uint64_t pinned_children;
+    SC_TRY(verify_links(r, id, &pinned_children));
+    CHECK(6, id, use->kv_locks == c->held[RX_KV][id] && use->state_locks == c->held[RX_STATE][id]);
+    CHECK(6, id, node->pin == (uint64_t)use->kv_locks + use->state_locks + pinned_children);
+    if (node->flags & RX_ROOT) {
+        CHECK(1, id, node->start == 0 && node->len == 0 && node->parent == 0);
+        CHECK(8, id, node->snapshot == 0);
+        return SC_OK;
+    }
+    SC_TRY(verify_run(c, id));
+    CHECK(8, id, use->state_locks == 0 || node->snapshot != 0);
+    CHECK(8, id, node->snapshot == 0 || !(node->flags & RX_TOMBSTONE));
+    CHECK(7, id, (use->place[RX_KV] != 0) == (node->child_count == 0 && node->pin == 0));
+    CHECK(8, id, (use->place[RX_STATE] != 0) == (node->snapshot != 0 && use->state_locks == 0));
+    for (int kind = 0; kind < RX_KIND_COUNT; kind++) {
+        if (use->place[kind] == 0) continue;
+        CHECK(11, id, use->place[kind] <= r->order[kind].count);
+        CHECK(11, id, r->order[kind].entries[use->place[kind] - 1].node == id);
+        CHECK(9, id, use->tick[kind] <= r->clock);
+        c->in_order[kind]++;
+    }
+    c->nodes++;
+    c->tokens += node->len;
+    if (node->child_count == 0) c->leaves++;
+    if (node->pin > 0) c->pinned += node->len;
+    if (node->snapshot != 0) c->snapshots++;
+    if (use->state_locks > 0) c->state_locked++;
+    return SC_OK;
+}
+
+static sc_status verify_order(const struct sc_radix *r, enum rx_kind kind)
+{
+    const struct rx_heap *heap = &r->order[kind];
+    for (uint32_t i = 0; i < heap->count; i++) {
+        uint32_t id = heap->entries[i].node;
+        CHECK(11, id, rx_known(r, id));
+        CHECK(11, id, rx_use(r, id)->tick[kind] == heap->entries[i].tick);
+        CHECK(11, id, i == 0 || heap->entries[(i - 1) / 2].tick <= heap->entries[i].tick);
+    }
+    return SC_OK;
+}
+
+static sc_status verify_store(const struct recount *c)
+{
+    const struct rx_store *s = &c->r->store;
+    if (s->cursor_chunk != 0) {
+        CHECK(5, 0, s->cursor_chunk < s->chunk_count && s->cursor_pos % s->unit_tokens != 0);
+        c->unit_refs[(size_t)s->cursor_chunk * RX_CHUNK_UNITS + s->cursor_pos / s->unit_tokens]++;
+    }
+    uint64_t partial = 0;
+    uint64_t empty = 0;
+    uint64_t unit_total = 0;
+    for (uint32_t i = 1; i < s->chunk_count; i++) {
+        const struct rx_chunk *chunk = &s->chunks[i];
+        bool any_used = false;
+        for (uint32_t unit = 0; unit < chunk->unit_count; unit++) {
+            uint16_t refs = c->unit_refs[(size_t)i * RX_CHUNK_UNITS + unit];
+            CHECK(5, 0, chunk->refs[unit] == refs);
+            CHECK(5, 0, (chunk->free_units >> unit & 1) == (refs == 0));
+            if (refs != 0) any_used = true;
+        }
+        if (chunk->unit_count < 64) CHECK(5, 0, chunk->free_units >> chunk->unit_count == 0);
+        unit_total += chunk->unit_count;
+        if (chunk->free_units != 0) partial++;
+        if (chunk->unit_count > 0 && !any_used) empty++;
+    }
+    CHECK(5, 0, unit_total == s->unit_total);
+    CHECK(5, 0, empty == s->empty_count && empty <= 1);
+    uint32_t prev = 0;
+    for (uint32_t i = s->partial; i != 0; i = s->chunks[i].next) {
+        CHECK(5, 0, i < s->chunk_count && s->chunks[i].free_units != 0);
+        CHECK(5, 0, s->chunks[i].prev == prev && partial-- > 0);
+        prev = i;
+    }
+    CHECK(5, 0, partial == 0);
+    return SC_OK;
+}
+
+static sc_status verify_counts(const struct recount *c)
+{
+    const struct sc_radix *r = c->r;
+    CHECK(10, 0, c->nodes == r->node_count);
+    CHECK(10, 0, c->leaves == r->leaf_count);
+    CHECK(10, 0, c->tokens == r->token_count);
+    CHECK(10, 0, c->pinned == r->pinned_tokens);
+    CHECK(10, 0, c->snapshots == r->snapshot_count);
+    CHECK(10, 0, c->state_locked == r->state_locked_count);
+    CHECK(7, 0, c->in_order[RX_KV] == r->order[RX_KV].count);
+    CHECK(8, 0, c->in_order[RX_STATE] == r->order[RX_STATE].count);
+    CHECK(11, 0, r->leaf_count <= r->order[RX_KV].cap);
+    CHECK(11, 0, r->snapshot_count <= r->order[RX_STATE].cap);
+    CHECK(2, 0, c->nodes == r->slot_used);
+    uint64_t live = 0;
+    for (uint32_t id = 1; id < c->ids; id++) {
+        if (rx_node(r, id)->flags & RX_LIVE) live++;
+    }
+    CHECK(4, 0, live == c->nodes + c->roots);
+    CHECK(4, 0, c->ids == 0 || live + r->node_free_count == c->ids - 1);
+    uint64_t unused = 0;
+    for (uint32_t id = r->node_free; id != 0; id = rx_node(r, id)->parent) {
+        CHECK(4, id, id < c->ids && !(rx_node(r, id)->flags & RX_LIVE));
+        CHECK(4, id, ++unused <= r->node_free_count);
+    }
+    CHECK(4, 0, unused == r->node_free_count);
+    return SC_OK;
+}
+
+static sc_status verify_all(struct recount *c)
+{
+    const struct sc_radix *r = c->r;
+    SC_TRY(verify_receipts(c));
+    uint64_t visited = 0;
+    for (uint32_t space = 1; space < r->space_cap; space++) {
+        uint32_t root = r->roots[space];
+        if (root == 0) continue;
+        c->roots++;
+        CHECK(4, root, root < c->ids && rx_node(r, root)->flags == (RX_LIVE | RX_ROOT));
+        CHECK(4, root, rx_node(r, root)->space == space);
+        for (uint32_t id = root; id != 0; id = rx_preorder_next(r, root, id)) {
+            CHECK(3, id, visited++ < c->ids); /* a loop in the links ends here */
+            SC_TRY(verify_node(c, id));
+        }
+    }
+    SC_TRY(verify_order(r, RX_KV));
+    SC_TRY(verify_order(r, RX_STATE));
+    SC_TRY(verify_store(c));
+    return verify_counts(c);
+}
+
+sc_status sc_radix_verify(const struct sc_radix *r)
+{
+    SC_REQUIRE(r != NULL);
+    struct sc_heap heap = r->heap;
+    struct recount c = {.r = r, .ids = r->block_count * RX_NODE_BLOCK};
+    size_t units = ((size_t)r->store.chunk_count + 1) * RX_CHUNK_UNITS;
+    size_t ids = (size_t)c.ids + 1;
+    c.unit_refs = sc_heap_calloc(&heap, units, sizeof *c.unit_refs);
+    c.held[RX_KV] = sc_heap_calloc(&heap, ids, sizeof *c.held[RX_KV]);
+    c.held[RX_STATE] = sc_heap_calloc(&heap, ids, sizeof *c.held[RX_STATE]);
+    sc_status status = SC_OK;
+    if (c.unit_refs && c.held[RX_KV] && c.held[RX_STATE]) {
+        status = verify_all(&c);
+    } else {
+        status = SC_FAIL(SC_ERR_NO_MEMORY, "no memory to verify %zu nodes", ids);
+    }
+    sc_heap_free(&heap, c.unit_refs, units * sizeof *c.unit_refs);
+    sc_heap_free(&heap, c.held[RX_KV], ids * sizeof *c.held[RX_KV]);
+    sc_heap_free(&heap, c.held[RX_STATE], ids * sizeof *c.held[RX_STATE]);
+    return status;
+}
