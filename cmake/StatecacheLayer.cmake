@@ -33,7 +33,7 @@ function(sc_layer)
     endforeach()
 endfunction()
 
-# sc_test(NAME test_radix LABELS unit LAYERS base radix SOURCES test_radix.c [TIMEOUT 120] [LIBS ..])
+# sc_test(NAME test_radix LABELS unit LAYERS base radix SOURCES test_radix.c [TIMEOUT 120] [LIBS m])
 #   A Check program from the objects of the named layers alone (ALL: every layer).
 function(sc_test)
     cmake_parse_arguments(T "" "NAME;TIMEOUT" "LABELS;LAYERS;SOURCES;LIBS" ${ARGN})

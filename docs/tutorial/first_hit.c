@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The tutorial's program: two requests that share a prompt; the second resumes where the first one's
- * state was saved. README.md beside this file explains it. */
+/* The tutorial's program: two requests that share a prompt; the second resumes where the first
+ * one's state was saved. README.md beside this file explains it. */
 #include <statecache/statecache.h>
 
 #include <stdio.h>
@@ -15,8 +15,8 @@
         }                                                                                          \
     } while (0)
 
-/* Your engine's forward: it reads the state in slot `source` (0: zeros), computes the tokens, writes
- * the state to slot `dest`. This stand-in only adds up token numbers. */
+/* Your engine's forward: it reads the state in slot `source` (0: zeros), computes the tokens,
+ * writes the state to slot `dest`. This stand-in only adds up token numbers. */
 static void forward(const sc_layer_view *view, int32_t source, int32_t dest, const int32_t *tokens,
     uint32_t count)
 {

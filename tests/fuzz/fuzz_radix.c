@@ -7,8 +7,8 @@
  *
  *   FRESH --insert keeps it--> HELD --sink--> GONE
  *
- * An id that leaves must be HELD, and when the last space is gone none may be HELD any more: nothing
- * is lost, nothing is handed out twice. */
+ * An id that leaves must be HELD, and when the last space is gone none may be HELD any more:
+ * nothing is lost, nothing is handed out twice. */
 #include "fuzz/fuzz.h"
 #include "radix/radix.h"
 

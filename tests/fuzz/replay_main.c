@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Runs a fuzz target over kept inputs: replay FOLDER_OR_FILE... [-random N SEED]. With -random it
- * also makes N inputs of its own, the same ones each time, so that compilers without libFuzzer get a
- * little of its reach. Fails when there was nothing to run. */
+ * also makes N inputs of its own, the same ones each time, so that compilers without libFuzzer get
+ * a little of its reach. Fails when there was nothing to run. */
 #include "base/prng.h"
 #include "fuzz/fuzz.h"
 #include "support/test_scale.h"

@@ -2,8 +2,8 @@
 """Turns a JUnit file of ctest into the closing line `N passed, N failed, N skipped`.
 
 A Check program reports each of its tests ("90%: Checks: 10, Failures: 1, Errors: 0"), a script its
-own "N passed, N failed, N skipped" line; those are counted one by one, any other ctest entry as one.
-A program that fails without saying so (a crash, a timeout) counts as one more failure.
+own "N passed, N failed, N skipped" line; those are counted one by one, any other ctest entry as
+one. A program that fails without saying so (a crash, a timeout) counts as one more failure.
 """
 import re
 import sys

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How long the long tests run. SC_TEST_SCALE is a percentage of the usual number of steps: sanitizer
- * runs set it below 100 (./dev asan, ./dev tsan), a soak sets it above. */
+/* How long the long tests run. SC_TEST_SCALE is a percentage of the usual number of steps:
+ * sanitizer runs set it below 100 (./dev asan, ./dev tsan), a soak sets it above. */
 #ifndef SC_TESTS_TEST_SCALE_H
 #define SC_TESTS_TEST_SCALE_H
 

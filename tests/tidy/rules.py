@@ -272,7 +272,8 @@ def all_functions(tree):
 
 # Written in pieces, so that this file does not name what it looks for.
 MACHINE_PATHS = re.compile("|".join(
-    r"(?<![\w.\]}/-])/" + name + r"(?=[/\"'\s),:;]|$)" for name in ("wor" "k", "roo" "t", "Use" "rs"))
+    r"(?<![\w.\]}/-])/" + name + r"(?=[/\"'\s),:;]|$)"
+    for name in ("wor" "k", "roo" "t", "Use" "rs"))
     + "|/hom" r"e/\w|/tmp/s" r"c\b", re.M)
 
 
@@ -334,7 +335,9 @@ def links(tree):
     """Relative links in documents lead to something."""
     folders = {posixpath.dirname(name) for name in tree.files}
     for path, text in tree.files.items():
-        for match in re.finditer(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)", text) if path.endswith(".md") else ():
+        if not path.endswith(".md"):
+            continue
+        for match in re.finditer(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)", text):
             target = posixpath.normpath(posixpath.join(posixpath.dirname(path), match.group(1)))
             if target not in tree.files and target not in folders:
                 yield f"{path}:{line_of(text, match.start())}: no {match.group(1)}"

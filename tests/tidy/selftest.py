@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shows that each rule of rules.py can fail: a counterexample that it must report, and beside it the
-nearest right thing, which it must let pass. A rule without a counterexample is itself a failure."""
+"""Shows that each rule of rules.py can fail: a counterexample that it must report, and beside it
+the nearest right thing, which it must let pass. A rule without a counterexample is itself a failure."""
 import sys
 
 import rules
@@ -8,6 +8,7 @@ import rules
 C = "/* SPDX-License-Identifier: Apache-2.0 */\n"
 README = "# Folder\n\n" + "What it owns, what it must not know, what to read first. " * 4 + "\n"
 
+LIST = "tests/tidy/long_functions.txt"
 REGION = "{\n    /* [r] */\n    int a;\n    /* [r] */\n}\n"
 
 
@@ -18,7 +19,8 @@ def function(name, lines):
 # rule -> (files that break it, files that keep it)
 CASES = {
     "columns": [
-        ({"pool/a.c": C + "/* " + "x" * 95 + " */\n"}, {"pool/a.c": C + "/* " + "x" * 94 + " */\n"}),
+        ({"pool/a.c": C + "/* " + "x" * 95 + " */\n"},
+         {"pool/a.c": C + "/* " + "x" * 94 + " */\n"}),
         ({"dev": "#!/bin/sh\n# " + "x" * 99 + "\n"}, {"notes.md": "x" * 200}),
     ],
     "white_space": [
@@ -42,7 +44,8 @@ CASES = {
         ({"kernels/a.c": C + "p = alloca(n);\n"}, {"kernels/a.c": C + "p = sc_alloca_not(n);\n"}),
     ],
     "includes": [
-        ({"pool/a.c": C + '#include "../radix/tree.h"\n'}, {"pool/a.c": C + '#include "pool/x.h"\n'}),
+        ({"pool/a.c": C + '#include "../radix/tree.h"\n'},
+         {"pool/a.c": C + '#include "pool/x.h"\n'}),
         ({"pool/a.c": C + "#include <cuda_runtime.h>\n"},
          {"kernels/a.c": C + "#include <cuda_runtime.h>\n"}),
     ],
@@ -61,13 +64,13 @@ CASES = {
         ({"pool/a.c": C + "START_TEST(big)\n{\n" + "    ;\n" * 71 + "}\nEND_TEST\n"},
          {"pool/a.c": C + "static int big[] = {\n" + "    1,\n" * 99 + "};\n"}),
         ({"tests/a.py": "def big():\n" + "    print()\n" * 71}, {"tests/a.py": "print()\n" * 99}),
-        ({"pool/a.c": C + function("big", 81), "tests/tidy/long_functions.txt": "pool/a.c big 80\n"},
-         {"pool/a.c": C + function("big", 80), "tests/tidy/long_functions.txt": "pool/a.c big 80\n"}),
-        ({"pool/a.c": C + function("big", 79), "tests/tidy/long_functions.txt": "pool/a.c big 80\n"},
+        ({"pool/a.c": C + function("big", 81), LIST: "pool/a.c big 80\n"},
+         {"pool/a.c": C + function("big", 80), LIST: "pool/a.c big 80\n"}),
+        ({"pool/a.c": C + function("big", 79), LIST: "pool/a.c big 80\n"},
          {}),
-        ({"pool/a.c": C + function("big", 9), "tests/tidy/long_functions.txt": "pool/a.c big 80\n"},
+        ({"pool/a.c": C + function("big", 9), LIST: "pool/a.c big 80\n"},
          {}),
-        ({"tests/tidy/long_functions.txt": "pool/a.c gone 80\n"}, {}),
+        ({LIST: "pool/a.c gone 80\n"}, {}),
     ],
     "machine_paths": [
         ({"a.c": 'x = "/hom' 'e/somebody/x";\n'}, {"a.c": 'x = "/usr/bin/python3";\n'}),
@@ -82,7 +85,8 @@ CASES = {
          {"b.md": "<!-- sample: a/x.c [r] -->\n\n```c\nint a;\n```\n", "a/x.c": REGION}),
     ],
     "links": [
-        ({"docs/a.md": "[x](b.md)"}, {"docs/a.md": "[x](../b.md#c) [y](https://a.b/c)", "b.md": ""}),
+        ({"docs/a.md": "[x](b.md)"},
+         {"docs/a.md": "[x](../b.md#c) [y](https://a.b/c)", "b.md": ""}),
     ],
     "options_size": [
         ({"api/include/statecache/x.h":
