@@ -201,8 +201,11 @@ static uint32_t next_wanted(const sc_cache *cache, const struct step_row *row, c
         row->end % cache->decode_interval == 0) {
         decode = row->end;
     }
+    /* A row that runs past the prompt's end (tokens were appended) can save only on the grid there. */
+    uint32_t prompt_end = lease->prompt_end;
+    if (prompt_end < row->end) prompt_end -= prompt_end % cache->grid;
     const struct { uint32_t position; sc_save_kind kind; } wanted[] = {
-        {lease->prompt_end, SC_KIND_PROMPT_END}, /* the first of equals gives the kind */
+        {prompt_end, SC_KIND_PROMPT_END}, /* the first of equals gives the kind */
         {lease->branch_len, SC_KIND_BRANCH},
         {decode, SC_KIND_DECODE},
     };

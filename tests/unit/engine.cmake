@@ -1,0 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
+foreach(name test_engine_random test_engine_threads)
+    sc_test(NAME ${name} LABELS unit LAYERS ALL SOURCES ${name}.c)
+endforeach()

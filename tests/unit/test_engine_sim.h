@@ -1,0 +1,220 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A seeded scheduler over the rig: acquires, plans, commits, aborts, appends, adopts, releases, evicts
+ * at random. Prompts share prefixes, branch, and continue earlier conversations, so that hits,
+ * conflicts of history and duplicates all happen; the rig checks every state and KV page. */
+#ifndef TESTS_UNIT_TEST_ENGINE_SIM_H
+#define TESTS_UNIT_TEST_ENGINE_SIM_H
+
+#include "test_engine_rig.h"
+
+enum { SIM_REQS = 6, SIM_TALKS = 8, SIM_TOKENS_MAX = 400 };
+
+struct sim_talk { int32_t tokens[SIM_TOKENS_MAX]; uint32_t count; };
+
+struct sim {
+    struct rig rig;
+    struct sc_prng prng;
+    struct req reqs[SIM_REQS]; /* lease.id 0: none */
+    bool running[SIM_REQS], dying[SIM_REQS];
+    struct rig_step step;
+    bool in_flight, launched;
+    struct sim_talk talks[SIM_TALKS]; /* earlier conversations */
+    uint64_t calls, digest;           /* digest: of everything that the cache decided */
+    uint64_t refused, aborted, adopted, resumed;
+};
+
+static inline uint32_t sim_below(struct sim *sim, uint32_t bound)
+{
+    return (uint32_t)sc_prng_below(&sim->prng, bound);
+}
+
+static inline void sim_note(struct sim *sim, uint64_t value)
+{
+    sim->digest = rig_hash(sim->digest, value);
+}
+
+static inline void sim_init(struct sim *sim, const struct rig_options *options, uint64_t seed)
+{
+    memset(sim, 0, sizeof *sim);
+    sc_prng_seed(&sim->prng, seed);
+    rig_init(&sim->rig, options);
+}
+
+/* A prefix of an earlier conversation and some new tokens; few different ones, so that prompts meet. */
+static inline uint32_t sim_prompt(struct sim *sim, int32_t *tokens)
+{
+    const struct sim_talk *talk = &sim->talks[sim_below(sim, SIM_TALKS)];
+    uint32_t count = talk->count;
+    if (sim_below(sim, 3) == 0 && count > 0) count = 1 + sim_below(sim, count);
+    memcpy(tokens, talk->tokens, count * sizeof *tokens);
+    uint32_t more = 1 + sim_below(sim, 60);
+    int32_t first = 1000 * (int32_t)sim_below(sim, 3);
+    for (uint32_t i = 0; i < more && count < SIM_TOKENS_MAX; i++, count++) {
+        tokens[count] = first + (int32_t)i;
+    }
+    return count;
+}
+
+static inline void sim_acquire(struct sim *sim, uint32_t i)
+{
+    int32_t tokens[SIM_TOKENS_MAX];
+    uint32_t count = sim_prompt(sim, tokens);
+    sc_answer answer = rig_lookup(&sim->rig, tokens, count);
+    sc_status status = req_try(&sim->rig, &sim->reqs[i], tokens, count);
+    sim->calls += 2;
+    sim_note(sim, (uint64_t)(uint32_t)status);
+    if (status != SC_OK) {
+        ck_assert_int_eq(status, SC_ERR_NO_SLOT);
+        sim->refused++;
+        return;
+    }
+    sc_lease_info info = rig_info(&sim->rig, sim->reqs[i].lease);
+    ck_assert_uint_eq(info.resume_len, answer.state_len[SC_TIER_DEVICE]);
+    ck_assert_int_eq(info.reason, answer.reason);
+    sim->resumed += info.resume_len > 0;
+    sim_note(sim, info.resume_len);
+    sim_note(sim, (uint64_t)info.source_slot << 32 | (uint32_t)info.working_slot);
+    rig_check_lease(&sim->rig, &sim->reqs[i]);
+}
+
+static inline void sim_plan(struct sim *sim)
+{
+    static const uint32_t no_points[1];
+    struct rig_step *step = &sim->step;
+    memset(step, 0, sizeof *step);
+    for (uint32_t i = 0; i < SIM_REQS; i++) {
+        struct req *req = &sim->reqs[i];
+        if (req->lease.id == 0 || sim_below(sim, 4) == 0) continue;
+        uint32_t len = rig_info(&sim->rig, req->lease).len;
+        if (len == req->count) {
+            if (req->count == SIM_TOKENS_MAX) continue;
+            int32_t token = (int32_t)sim_below(sim, 2);
+            req_append(&sim->rig, req, &token, 1);
+        }
+        uint32_t most = req->count - len;
+        uint32_t to = sim_below(sim, 2) ? req->count : len + 1 + sim_below(sim, most);
+        step->rows[step->count++] = (struct rig_row){req, to, no_points, 0};
+        sim->running[i] = true;
+    }
+    if (step->count == 0) return;
+    rig_plan(&sim->rig, step);
+    sim->launched = sim_below(sim, 12) != 0;
+    if (sim->launched) rig_forward(&sim->rig, step);
+    sim->in_flight = true;
+    sim->calls++;
+    for (uint32_t w = 0; w < step->batch.block_words; w++) {
+        sim_note(sim, (uint32_t)step->batch.block[w]);
+    }
+}
+
+/* Keeps what a finished request said, for others to continue. */
+static inline void sim_remember(struct sim *sim, const struct req *req)
+{
+    struct sim_talk *talk = &sim->talks[sim_below(sim, SIM_TALKS)];
+    talk->count = req->count < SIM_TOKENS_MAX - 80 ? req->count : SIM_TOKENS_MAX - 80;
+    memcpy(talk->tokens, req->tokens, talk->count * sizeof *talk->tokens);
+}
+
+static inline void sim_end(struct sim *sim)
+{
+    struct rig_step *step = &sim->step;
+    bool abort = !sim->launched || sim_below(sim, 12) == 0;
+    sim->calls++;
+    if (abort) {
+        rig_ok(sc_step_abort(sim->rig.cache, step->number, sim->launched));
+        rig_aborted(&sim->rig, step);
+        sim->aborted++;
+        if (!sim->launched) sim->rig.step--; /* as if never planned */
+    } else {
+        rig_commit(&sim->rig, step);
+    }
+    for (uint32_t i = 0; i < SIM_REQS; i++) {
+        if (!sim->running[i]) continue;
+        struct req *req = &sim->reqs[i];
+        if (sim->dying[i]) {
+            req_forget(&sim->rig, req);
+        } else if (abort && sim->launched) {
+            ck_assert_int_eq(rig_info(&sim->rig, req->lease).state, SC_LEASE_LOST);
+            req_close(&sim->rig, req, 0, SC_RELEASE_KEEP);
+        } else {
+            rig_check_lease(&sim->rig, req);
+        }
+    }
+    memset(sim->running, 0, sizeof sim->running);
+    memset(sim->dying, 0, sizeof sim->dying);
+    sim->in_flight = false;
+}
+
+static inline void sim_release(struct sim *sim, uint32_t i)
+{
+    struct req *req = &sim->reqs[i];
+    uint32_t len = rig_info(&sim->rig, req->lease).len;
+    if (sim_below(sim, 3) != 0) len = 0;
+    if (len > 0) len = sim_below(sim, len + 1);
+    enum sc_release how = sim_below(sim, 4) ? SC_RELEASE_KEEP : SC_RELEASE_DISCARD;
+    rig_ok(sc_lease_release(sim->rig.cache, req->lease, len, how));
+    sim->calls++;
+    sim_remember(sim, req);
+    if (sim->running[i]) {
+        sim->dying[i] = true;
+    } else {
+        req_forget(&sim->rig, req);
+    }
+}
+
+static inline void sim_other(struct sim *sim)
+{
+    sc_room got;
+    uint32_t count = 0, i = sim_below(sim, SIM_REQS);
+    sim->calls++;
+    switch (sim_below(sim, 4)) {
+    case 0:
+        rig_ok(sc_cache_evict(sim->rig.cache, sim_below(sim, 20), sim_below(sim, 3), &got));
+        sim_note(sim, got.pages_drainable << 32 | got.slots_free);
+        break;
+    case 1:
+        rig_drain(&sim->rig);
+        break;
+    case 2:
+        if (sim->reqs[i].lease.id == 0 || sim->running[i]) break;
+        rig_ok(sc_lease_adopt(sim->rig.cache, sim->reqs[i].lease, &count));
+        sim->adopted += count;
+        rig_check_lease(&sim->rig, &sim->reqs[i]);
+        break;
+    default:
+        sim_note(sim, rig_room(&sim->rig).slots_free);
+        break;
+    }
+}
+
+static inline void sim_act(struct sim *sim)
+{
+    uint32_t i = sim_below(sim, SIM_REQS), what = sim_below(sim, 10);
+    struct req *req = &sim->reqs[i];
+    if (what < 5) {
+        if (sim->in_flight) {
+            sim_end(sim);
+        } else {
+            sim_plan(sim);
+        }
+    } else if (what < 8) {
+        if (req->lease.id == 0) {
+            sim_acquire(sim, i);
+        } else if (!sim->dying[i] && sim_below(sim, 4) == 0) {
+            sim_release(sim, i);
+        }
+    } else {
+        sim_other(sim);
+    }
+}
+
+static inline void sim_deinit(struct sim *sim)
+{
+    if (sim->in_flight) sim_end(sim);
+    for (uint32_t i = 0; i < SIM_REQS; i++) {
+        if (sim->reqs[i].lease.id != 0) req_close(&sim->rig, &sim->reqs[i], 0, SC_RELEASE_KEEP);
+    }
+    rig_deinit(&sim->rig);
+}
+
+#endif
