@@ -2,9 +2,9 @@
 /* The prefix index: creation, spaces, look-up, use, ids of a path.
  *
  * One compressed tree per space; the root is a node that no caller sees. A node is a run of whole
- * pages [start, end) and ends where a snapshot stands, where paths part, where the history changes or
- * where storage had to be cut. It names its run in shared storage (radix_store.c), so that a split
- * moves two numbers and copies nothing:
+ * pages [start, end) and ends where a snapshot stands, where paths part, where the history changes
+ * or where storage had to be cut. It names its run in shared storage (radix_store.c), so that a
+ * split moves two numbers and copies nothing:
  *
  *   storage        | t0 t1 t2 t3 t4 t5 t6 t7 | ...            one chunk, counted by unit
  *
@@ -12,8 +12,8 @@
  *   after          root --- U [0,3) --- N [3,8) snapshot 5, locks
  *                             `-------- M [3,6)                        the path that parted at 3
  *
- * The upper half is the new node. The lower half keeps the id, so that whatever stands for the end of
- * the run (snapshot, tombstone, receipts, children) stays where it is.
+ * The upper half is the new node. The lower half keeps the id, so that whatever stands for the end
+ * of the run (snapshot, tombstone, receipts, children) stays where it is.
  *
  * Invariants; sc_radix_verify cites them:
  *  (1) A child starts where its parent ends; every run is a positive number of whole pages.
@@ -25,8 +25,8 @@
  *  (6) pin == receipts that hold the node + children with pin > 0. So pin > 0 if and only if
  *      something at or below the node is locked.
  *  (7) A node is in the KV order if and only if it is a leaf, no root, and pin == 0.
- *  (8) A node is in the STATE order if and only if it has a snapshot and no state lock. A state lock
- *      implies a snapshot; a tombstone has none.
+ *  (8) A node is in the STATE order if and only if it has a snapshot and no state lock. A state
+ *      lock implies a snapshot; a tombstone has none.
  *  (9) A leaf's tick is the last use of any path that went through it: uses mark the deepest node,
  *      and a removed child leaves its tick to the parent.
  * (10) The counters (nodes, leaves, tokens, pinned tokens, snapshots, locks) equal a recount.
@@ -35,8 +35,8 @@
  *
  * Failure: insert, space_add and lock acquire everything first and then mutate; nothing else
  * allocates. Threads: see radix.h; look-ups write nothing.
- * Cost: look-up is one memcmp per node on the path and one child search; eviction is O(log leaves) per
- * node that goes. All walks are loops over links, so depth is no limit. */
+ * Cost: look-up is one memcmp per node on the path and one child search; eviction is O(log leaves)
+ * per node that goes. All walks are loops over links, so depth is no limit. */
 #include "radix_internal.h"
 
 sc_status sc_radix_create(const struct sc_radix_options *options, struct sc_radix **radix_out)

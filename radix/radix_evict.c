@@ -1,23 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Use, locks and eviction.
  *
- * Two orders of eviction, each a binary min-heap of (tick of last use, node) with the node's place in
- * the node: KV holds the leaves that may go now, STATE the snapshots that may go now. What is locked
- * is not in a heap, so no victim is ever skipped, and unlocking puts it back by its old tick: locks
- * do not count as use.
+ * Two orders of eviction, each a binary min-heap of (tick of last use, node) with the node's place
+ * in the node: KV holds the leaves that may go now, STATE the snapshots that may go now. What is
+ * locked is not in a heap, so no victim is ever skipped, and unlocking puts it back by its old
+ * tick: locks do not count as use.
  *
- * A use of a path writes one tick, at its deepest node. A node's children are as recent as they are,
- * and when one is removed the parent inherits its tick if that is later (9). So a parent that becomes
- * a leaf stands where it would if every touch had walked to the root, which none has to.
+ * A use of a path writes one tick, at its deepest node; when a child is removed, its parent
+ * inherits the tick if it is later (9). So a parent that becomes a leaf stands where it would stand
+ * if every use had walked to the root, and none has to.
  *
  * A lock also does not walk to the root: `pin` counts the receipts of a node and its children with
  * pin > 0 (6), so that lock and unlock climb only as far as the change from 0 to 1 reaches.
  *
- * Nothing here allocates except sc_radix_lock (a receipt): heap room is reserved by insert, for every
- * leaf and every snapshot.
+ * Nothing here allocates except sc_radix_lock (a receipt): heap room is reserved by insert, for
+ * every leaf and every snapshot.
  *
- * Rejected: linked lists. A parent that becomes a leaf would have to find its place (a scan), or all
- * nodes stand in the list and each touch rewrites the path. */
+ * Rejected: linked lists. A parent that becomes a leaf would have to find its place (a scan), or
+ * all nodes stand in the list and each touch rewrites the path. */
 #include "radix_internal.h"
 
 /* --- the two orders --- */

@@ -6,12 +6,12 @@
  *   refs          2         1       2*        0                  * C's holder and the cursor
  *   ids       |=A=====B|B=======|B==C====|        |              one id a page, at the same place
  *
- * A run is contiguous in one chunk, so that a node compares with one memcmp and hands out its ids as
- * one span. Runs are packed one behind the other by a cursor that fills a unit and flows on into the
- * free units that follow it. Holders count per unit: a split of a run adds one holder to the unit it
- * cuts and copies nothing; a unit whose last holder went is free again at once, whatever became of
- * the run's other units. That keeps memory proportional to live tokens (big chunks with one count are
- * pinned by few survivors; an allocation per run wastes a tenth in size classes).
+ * A run is contiguous in one chunk, so that a node compares with one memcmp and hands out its ids
+ * as one span. Runs are packed one behind the other by a cursor that fills a unit and flows on into
+ * the free units that follow it. Holders count per unit: a split of a run adds one holder to the
+ * unit it cuts and copies nothing; a unit whose last holder went is free again at once, whatever
+ * became of the run's other units. That keeps memory proportional to live tokens (big chunks with
+ * one count are pinned by few survivors; an allocation per run wastes a tenth in size classes).
  *
  * Rules, checked by sc_radix_verify under (5):
  *   refs[u] = nodes that touch unit u, + 1 while the cursor stands inside u (never at its start)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the radix tests share: a tree with a recording sink, and short forms of the calls. Each short
- * form that mutates verifies the whole tree afterwards. */
+/* What the radix tests share: a tree with a recording sink, and short forms of the calls. Each
+ * short form that mutates verifies the whole tree afterwards. */
 #ifndef SC_TEST_RADIX_H
 #define SC_TEST_RADIX_H
 

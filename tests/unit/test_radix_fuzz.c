@@ -434,11 +434,17 @@ static void run_model(uint64_t seed, uint32_t page, uint32_t steps)
     END;
 }
 
+static uint64_t env_number(const char *name, uint64_t otherwise)
+{
+    const char *text = getenv(name);
+    return text && *text ? strtoull(text, NULL, 10) : otherwise;
+}
+
 START_TEST(model__random_operations_agree)
 {
     const uint32_t pages[] = {1, 1, 2, 4};
-    uint64_t seed = 1000 + (uint64_t)_i;
-    uint32_t steps = (uint32_t)test_scaled(6000, 2000);
+    uint64_t seed = env_number("SC_SEED", 1000 + (uint64_t)_i);
+    uint32_t steps = (uint32_t)env_number("SC_STEPS", test_scaled(6000, 2000));
     (void)fprintf(stderr, "SC_SEED=%llu SC_STEPS=%u page %u\n", (unsigned long long)seed, steps,
         pages[_i]);
     run_model(seed, pages[_i], steps);

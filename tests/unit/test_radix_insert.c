@@ -75,7 +75,8 @@ START_TEST(insert__saves_on_held_and_new_parts)
     ck_assert_uint_eq(t->in.prefix_len, 8);
     for (int i = 0; i < 5; i++) {
         ck_assert_int_eq(t->save_status[i], i == 2 ? SC_ERR_BUSY : SC_OK);
-        ck_assert_uint_eq(tr_match(t, key, saves[i].len).snapshot, i == 2 ? 50u : 51u + (unsigned)i);
+        uint32_t want = i == 2 ? 50 : 51 + (uint32_t)i;
+        ck_assert_uint_eq(tr_match(t, key, saves[i].len).snapshot, want);
     }
     ck_assert_uint_eq(tr_info(t, t->in.node).end, 12);
     END;

@@ -6,14 +6,25 @@
  * snapshot ids are opaque numbers of the caller.
  *
  * History. The bits of a token's KV and of a state depend on how the tokens before were computed
- * (design contract 9). The caller describes that by runs: from page-aligned position `start` on, the
- * content carries the 64-bit `history`. Each node has one history; an insert never mixes two: where
- * the stored history differs from the inserted one, the stored branch is replaced if nothing in it
- * can be resumed or is in use, else the insert stops there (`conflict_len`). So every snapshot and
- * the KV on its path come from one lineage.
+ * (design contract 9). The caller describes that by runs: from page-aligned position `start` on,
+ * the content carries the 64-bit `history`. Each node has one history; an insert never mixes two:
+ * where the stored history differs from the inserted one, the stored branch is replaced if nothing
+ * in it can be resumed or is in use, else the insert stops there (`conflict_len`). So every
+ * snapshot and the KV on its path come from one lineage.
+ *
+ * Use. A path counts as used when sc_radix_touch says so; new nodes and new snapshots start as just
+ * used. Locks and look-ups do not count. An inner node is as recent as the last use of any path
+ * through it.
+ *
+ * Arguments. A node that does not exist is SC_ERR_STALE, a space SC_ERR_NOT_FOUND, anything else
+ * that a call does not accept SC_ERR_INVALID. On error nothing changed and no output is written,
+ * except where a call says otherwise. Calls that may let go of ids need a sink with its functions
+ * (`kv` only with KV). Memory is asked for only by create, space_add, insert, lock and (scratch)
+ * verify. Arrays that had grown before a call failed for want of memory stay grown.
  *
  * Threads: calls that take a const tree may run concurrently with each other; everything else is
- * exclusive. The engine holds the lock. No recursion; no call is O(tree). */
+ * exclusive. The engine holds the lock. No recursion; no call but walk, state_order, dump, verify
+ * and destroy is O(tree). */
 #ifndef SC_RADIX_RADIX_H
 #define SC_RADIX_RADIX_H
 
@@ -25,7 +36,7 @@ typedef uint32_t sc_node; /* 0: none */
 
 struct sc_radix_options {
     const sc_allocator *allocator;
-    uint32_t page_tokens;        /* >= 1 */
+    uint32_t page_tokens;        /* 1 .. 2^20 */
     uint32_t grid_tokens;        /* multiple of page_tokens: for branch_len */
     uint32_t path_snapshots_max; /* 0: no cap */
     bool with_kv;                /* false: pure recurrent models, no KV ids are stored */
@@ -36,8 +47,9 @@ sc_status sc_radix_create(const struct sc_radix_options *options, struct sc_radi
 /* Frees everything; ids still held are simply forgotten. NULL is allowed. */
 void sc_radix_destroy(struct sc_radix *radix);
 
-/* What leaves the tree. Called during the call that evicts, with the tree locked; must not call back.
- * `kv` may get several spans a call. Neither can fail: the receiver has made room beforehand. */
+/* What leaves the tree. Called during the call that evicts, with the tree locked; must not call
+ * back. `kv` may get several spans a call. Neither can fail: the receiver has made room
+ * beforehand. */
 enum sc_radix_cause {
     SC_RADIX_CAUSE_ASKED = 0,      /* sc_radix_evict_state / _kv */
     SC_RADIX_CAUSE_CASCADE = 1,    /* the node went with its KV */
@@ -53,8 +65,10 @@ struct sc_radix_sink {
     void (*snapshot)(void *ctx, uint32_t snapshot, enum sc_radix_cause cause);
 };
 
+/* Space ids start at 1; the id of a removed space is given out again. */
 sc_status sc_radix_space_add(struct sc_radix *radix, uint32_t *space_out);
-/* Drops all that the space holds. SC_ERR_BUSY, changing nothing, while something in it is locked. */
+/* Drops all that the space holds. SC_ERR_BUSY, changing nothing, while something in it is
+ * locked. */
 sc_status sc_radix_space_remove(struct sc_radix *radix, uint32_t space,
     const struct sc_radix_sink *sink);
 
@@ -65,85 +79,98 @@ struct sc_radix_match {
     uint32_t state_len;   /* its token count, 0 if none */
     uint32_t snapshot;    /* its snapshot id, 0 if none */
     uint32_t branch_len;  /* kv_len cut to the grid if > state_len, else 0 */
-    uint32_t evicted_len; /* deepest position > state_len on the path whose snapshot was evicted, else 0 */
+    uint32_t evicted_len; /* deepest position > state_len whose snapshot was evicted, else 0 */
 };
-/* Pure: neither tree nor order changes. Never fails on a valid space; a key shorter than a page is a
- * match of 0. */
+/* Pure: neither tree nor order changes. Never fails on a valid space; a key shorter than a page is
+ * a match of 0. Cost: one memcmp per node on the path; never allocates. */
 sc_status sc_radix_match(const struct sc_radix *radix, uint32_t space, const int32_t *tokens,
     uint32_t token_count, uint32_t len_max, struct sc_radix_match *match_out);
 
-/* Marks a match as used: the KV path moves to the recent end; of the snapshots only the one that was
- * used (match->state_node) does. */
+/* Marks a match as used: the KV path moves to the recent end; of the snapshots only the one that
+ * was used (match->state_node) does. A node that is gone is passed over. Cost: O(log leaves). */
 void sc_radix_touch(struct sc_radix *radix, const struct sc_radix_match *match);
 
-struct sc_radix_run { uint32_t start; uint64_t history; }; /* start: multiple of the page; first is 0 */
-struct sc_radix_save { uint32_t len; uint32_t snapshot; }; /* len: exact token count, page multiple */
+/* start: multiple of the page, ascending; the first is 0. Runs from token_count on are ignored; two
+ * neighbours may carry the same history. */
+struct sc_radix_run { uint32_t start; uint64_t history; };
+/* len: exact token count, a page multiple. */
+struct sc_radix_save { uint32_t len; uint32_t snapshot; };
 
 struct sc_radix_insert {
     uint32_t space;
     const int32_t *tokens;
     uint32_t token_count;          /* multiple of the page */
-    const int32_t *kv_ids;         /* [token_count / page]; NULL without KV */
+    const int32_t *kv_ids;         /* [token_count / page]; NULL without KV, and only then */
     const struct sc_radix_run *runs;
     uint32_t run_count;            /* >= 1 when token_count > 0 */
-    const struct sc_radix_save *saves; /* ascending, distinct, 0 < len <= token_count, snapshot != 0 */
+    const struct sc_radix_save *saves; /* ascending; 0 < len <= token_count, snapshot != 0 */
     uint32_t save_count;
 };
 struct sc_radix_inserted {
-    sc_node node;          /* node that ends at token_count (or at conflict_len), NONE if that is 0 */
+    sc_node node;          /* ends at token_count (or at conflict_len); NONE if that is 0 */
     uint32_t prefix_len;   /* leading tokens that the tree held already with this history */
     uint32_t len;          /* tokens now held on this path: token_count, or conflict_len */
-    uint32_t conflict_len; /* < token_count where another history in use stopped the insert; else token_count */
+    uint32_t conflict_len; /* where another history in use stopped the insert; else token_count */
 };
 /* Puts a path into the tree. Pages that it held already keep their ids: `canonical_out`
- * ([token_count / page], may be NULL) receives the tree's id for every page up to `len`.
+ * ([token_count / page], may be NULL or the kv_ids array itself; untouched without KV) receives the
+ * tree's id for every page up to `len`.
  * `save_status_out[i]`: SC_OK the snapshot is now the tree's; SC_ERR_BUSY the node already has one
  * (the caller keeps its own); SC_ERR_MISMATCH beyond conflict_len.
  * New nodes enter the lists at the recent end; existing ones do not move.
  * Errors: SC_ERR_INVALID, SC_ERR_MISMATCH (a save at another count than a page end inside the key),
  * SC_ERR_LIMIT, SC_ERR_NO_MEMORY, SC_ERR_NOT_FOUND (space): nothing changed.
- * Never evicts to make room; only a replaced branch goes through `sink`. */
+ * Never evicts to make room; only a replaced branch goes through `sink`. A branch of more than 64
+ * nodes is not looked through: it counts as in use.
+ * Cost: O(token_count), and the nodes replaced. */
 sc_status sc_radix_insert(struct sc_radix *radix, const struct sc_radix_insert *insert,
     const struct sc_radix_sink *sink, int32_t *canonical_out, sc_status *save_status_out,
     struct sc_radix_inserted *inserted_out);
 
-/* Attaches a snapshot to the node that ends exactly at `len` -- see sc_radix_insert. Drops the
- * snapshot of a node (it becomes a tombstone): SC_ERR_BUSY while locked, SC_ERR_NOT_FOUND if it has
- * none. */
+/* Drops the snapshot of a node, which becomes a tombstone: SC_ERR_BUSY while locked,
+ * SC_ERR_NOT_FOUND if it has none. (Snapshots are attached by sc_radix_insert.) */
 sc_status sc_radix_snapshot_drop(struct sc_radix *radix, sc_node node,
     const struct sc_radix_sink *sink);
-/* Frees what exceeds the cap on the path that ends at `node`: oldest ancestors first, never a locked
- * one, never a branching node. Does nothing without a cap. */
+/* Frees what exceeds the cap on the path that ends at `node`: shallowest ancestors first, never a
+ * locked one, never a branching node, never `node` itself; so the cap is soft. Does nothing without
+ * a cap. Cost: O(nodes on the path). */
 sc_status sc_radix_evict_excess(struct sc_radix *radix, sc_node node,
     const struct sc_radix_sink *sink, uint32_t *count_out);
 
-/* Locks. KV locks hold every node from `node` to the root, state locks the snapshot of `node` alone.
- * The receipt names what was taken (a state lock of a node without a snapshot takes nothing).
- * Unlock gives back exactly that; a receipt that was given back already, or never given out, is
- * SC_ERR_STALE and changes nothing. A split leaves a receipt with the half that ends where the node
- * ended. Locking the root (SC_NODE_NONE) takes nothing. */
+/* Locks. KV locks hold every node from `node` to the root, state locks the snapshot of `node`
+ * alone. The receipt names what was taken (a state lock of a node without a snapshot takes
+ * nothing). Unlock gives back exactly that; a receipt that was given back already, or never given
+ * out, is SC_ERR_STALE and changes nothing. A split leaves a receipt with the half that ends where
+ * the node ended. Locking the root (SC_NODE_NONE) takes nothing. A node with a locked snapshot
+ * cannot go, so a state lock alone also keeps its path from sc_radix_evict_kv (and counts in
+ * kv_locked_tokens). Errors of lock: SC_ERR_NO_MEMORY, SC_ERR_LIMIT (2^32 locks on one node). Cost:
+ * lock and unlock climb while something changes between free and held: O(depth) at most, O(1) where
+ * the node stays held by another. */
 enum { SC_RADIX_LOCK_KV = 1, SC_RADIX_LOCK_STATE = 2 };
 struct sc_radix_receipt { uint32_t index, generation; };
 sc_status sc_radix_lock(struct sc_radix *radix, sc_node node, uint32_t what,
     struct sc_radix_receipt *receipt_out);
 sc_status sc_radix_unlock(struct sc_radix *radix, struct sc_radix_receipt receipt);
-/* What a live receipt holds: node and SC_RADIX_LOCK_ bits really taken. SC_ERR_STALE. */
+/* What a live receipt holds: node and SC_RADIX_LOCK_ bits really taken; with no bits the node may
+ * be gone. SC_ERR_STALE. */
 sc_status sc_radix_receipt_get(const struct sc_radix *radix, struct sc_radix_receipt receipt,
     sc_node *node_out, uint32_t *what_out);
 
 /* Evicts least recently used, unlocked leaves until `token_count` tokens went or nothing is left;
- * snapshots on them go too (CASCADE). Parents that become leaves follow in their turn. */
+ * snapshots on them go too (CASCADE). Parents that become leaves follow in their turn. Whole leaves
+ * go, so up to one node more than asked for. Works without KV too. Cost: what it evicts. */
 sc_status sc_radix_evict_kv(struct sc_radix *radix, uint64_t token_count,
     const struct sc_radix_sink *sink, uint64_t *token_count_out, uint32_t *snapshot_count_out);
-/* Evicts least recently used, unlocked snapshots; their KV stays (tombstones). Without KV, nodes that
- * nothing can be resumed from any more are removed too. */
+/* Evicts least recently used, unlocked snapshots; their KV stays (tombstones). Without KV, nodes
+ * that nothing can be resumed from any more are removed too. */
 sc_status sc_radix_evict_state(struct sc_radix *radix, uint32_t count,
     const struct sc_radix_sink *sink, uint32_t *count_out);
 
 struct sc_radix_span { const int32_t *ids; uint32_t page_first, page_count; };
 /* KV ids of the path that ends at `node`, from page `page_first` on, in order, as spans into the
- * tree's storage; valid while the path is KV-locked. `*count_out` is how many there are; SC_ERR_LIMIT
- * when cap is short: the first `cap` are filled in, and count_out says what is needed. */
+ * tree's storage; valid while the path is KV-locked. What is contiguous in storage is one span.
+ * `*count_out` is how many there are; SC_ERR_LIMIT when cap is short (count_out says what is
+ * needed), SC_ERR_STATE without KV, SC_ERR_INVALID past the end. Cost: O(nodes on the path). */
 sc_status sc_radix_spans(const struct sc_radix *radix, sc_node node, uint32_t page_first,
     struct sc_radix_span *spans_out, uint32_t cap, uint32_t *count_out);
 
@@ -152,7 +179,9 @@ struct sc_radix_node_info {
     uint32_t start, end;    /* token positions */
     uint32_t snapshot;      /* 0: none */
     bool tombstone;         /* had a snapshot that was evicted */
-    uint32_t child_count, kv_locks, state_locks;
+    uint32_t child_count;
+    uint32_t kv_locks; /* KV receipts on this node + children at or below which something is held */
+    uint32_t state_locks;
     uint64_t history;
     uint32_t space;
 };
@@ -161,9 +190,10 @@ sc_status sc_radix_node_get(const struct sc_radix *radix, sc_node node,
 
 struct sc_radix_stats {
     uint64_t node_count, token_count, snapshot_count;
-    uint64_t kv_evictable_tokens, kv_locked_tokens;
-    uint64_t state_evictable_count, state_locked_count;
-    uint64_t receipt_count, bytes;
+    uint64_t kv_evictable_tokens, kv_locked_tokens;     /* together token_count */
+    uint64_t state_evictable_count, state_locked_count; /* together snapshot_count */
+    uint64_t receipt_count;
+    uint64_t bytes; /* of memory, all told */
 };
 void sc_radix_stats_get(const struct sc_radix *radix, struct sc_radix_stats *stats_out);
 
@@ -171,7 +201,7 @@ void sc_radix_stats_get(const struct sc_radix *radix, struct sc_radix_stats *sta
 typedef bool (*sc_radix_visit_fn)(void *ctx, sc_node node, const struct sc_radix_node_info *info,
     const int32_t *tokens, const int32_t *kv_ids, uint32_t page_count);
 void sc_radix_walk(const struct sc_radix *radix, uint32_t space, sc_radix_visit_fn fn, void *ctx);
-/* State LRU order, most recent first. For tests. */
+/* State LRU order, most recent first, locked ones too; at most `cap` of them. For tests. */
 uint32_t sc_radix_state_order(const struct sc_radix *radix, sc_node *nodes_out, uint32_t cap);
 
 /* ASCII picture of a space, a line per write. */
