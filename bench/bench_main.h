@@ -1,0 +1,8 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The subcommands of statecache-bench: argv[0] is the subcommand's name; returns the exit status. */
+#ifndef BENCH_MAIN_H
+#define BENCH_MAIN_H
+
+int replay_main(int argc, char **argv);
+
+#endif

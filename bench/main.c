@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <stdio.h>
+#include <string.h>
+
+#include "bench_common.h"
+#include "bench_main.h"
+
+/* Benchmarks of single parts (hit, radix, kernels) find their place here. */
+static const struct command {
+    const char *name, *title, *text;
+    int (*main)(int argc, char **argv);
+} commands[] = {
+    {"replay", "statecache-bench replay",
+        "serve a workload with a small hybrid model, with and without the cache", replay_main},
+};
+enum { COMMAND_COUNT = sizeof commands / sizeof *commands };
+
+static void usage(FILE *out)
+{
+    fputs("usage: statecache-bench COMMAND [OPTION...]\n\ncommands:\n", out);
+    for (size_t i = 0; i < COMMAND_COUNT; i++)
+        fprintf(out, "  %-10s %s\n", commands[i].name, commands[i].text);
+    fputs("\nstatecache-bench COMMAND --help shows a command's options.\n", out);
+}
+
+int main(int argc, char **argv)
+{
+    if (argc < 2) {
+        usage(stderr);
+        return BENCH_USAGE;
+    }
+    if (!strcmp(argv[1], "--help") || !strcmp(argv[1], "help")) {
+        usage(stdout);
+        return BENCH_OK;
+    }
+    for (size_t i = 0; i < COMMAND_COUNT; i++) {
+        if (strcmp(argv[1], commands[i].name))
+            continue;
+        char title[64];
+        snprintf(title, sizeof title, "%s", commands[i].title);
+        argv[1] = title; /* what messages and --help call the program */
+        return commands[i].main(argc - 1, argv + 1);
+    }
+    fprintf(stderr, "statecache-bench: there is no command '%s'\n", argv[1]);
+    usage(stderr);
+    return BENCH_USAGE;
+}

@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* `statecache-bench replay`: options (replay_options.c), the run (replay.c), its report
+ * (replay_report.c). */
+#ifndef BENCH_REPLAY_H
+#define BENCH_REPLAY_H
+
+#include "check.h"
+#include "scheduler.h"
+#include "served_model.h"
+#include "workload.h"
+
+enum { SAVE_PROMPT = 1, SAVE_BRANCH = 2, SAVE_DECODE = 4, SAVE_END = 8, SAVE_ALL = 15 };
+
+struct replay_options {
+    /* workload */
+    const char *trace;
+    uint64_t seed;
+    uint32_t requests;      /* 0: all of a trace, or the generator's default */
+    uint32_t block, scale, decode_max;
+    /* cache */
+    uint32_t slots, kv_pages, page, decode_interval, path_snapshots;
+    sc_layout layout;
+    unsigned save;
+    bool page_given, keep_cuts;
+    /* model */
+    struct served_options model;
+    /* scheduler */
+    uint32_t running, budget, threads;
+    double temperature, speed;
+    /* what to do */
+    bool no_compute, no_cold, json, sabotage;
+    uint64_t sabotage_seed;
+    uint32_t check, verify_every;
+};
+
+struct replay_run {
+    struct replay_options o;
+    struct workload workload;
+    struct pass_result cached, cold;
+    bool has_cold, has_check;
+    struct check_result check;
+    double ideal_end, ideal_end_branch; /* tokens */
+};
+
+/* Parses and checks; ends the program with BENCH_USAGE if something is wrong. */
+void replay_options_parse(struct replay_options *options, int argc, char **argv);
+void replay_report_text(const struct replay_run *run, FILE *out);
+void replay_report_json(const struct replay_run *run, FILE *out);
+/* Did everything that was checked hold? */
+bool replay_passed(const struct replay_run *run);
+
+#endif

@@ -1,0 +1,294 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <argp.h>
+#include <ctype.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "replay.h"
+
+enum key {
+    KEY_TRACE = 256, KEY_SEED, KEY_REQUESTS, KEY_BLOCK, KEY_SCALE, KEY_DECODE_MAX, KEY_SLOTS,
+    KEY_KV_PAGES, KEY_PAGE, KEY_DECODE_INTERVAL, KEY_PATH_SNAPSHOTS, KEY_LAYOUT, KEY_SAVE,
+    KEY_KEEP_CUTS, KEY_KIND, KEY_STATE, KEY_CHUNK, KEY_LAYERS, KEY_ATTENTION_EVERY, KEY_HIDDEN,
+    KEY_HEADS, KEY_V_HEADS, KEY_HEAD_DIM, KEY_ATTENTION_HEADS, KEY_ATTENTION_DIM, KEY_MLP,
+    KEY_VOCAB, KEY_RUNNING, KEY_BUDGET, KEY_THREADS, KEY_TEMPERATURE, KEY_SPEED,
+    KEY_NO_COMPUTE, KEY_NO_COLD, KEY_CHECK, KEY_SABOTAGE, KEY_VERIFY_EVERY, KEY_JSON
+};
+
+static const struct argp_option option_list[] = {
+    {NULL, 0, NULL, 0, "Workload", 1},
+    {"trace", KEY_TRACE, "FILE", 0, "requests from FILE, JSON lines, plain or zstd (default: the "
+        "built-in generator)", 0},
+    {"seed", KEY_SEED, "N", 0, "of generator, weights, sampling and choice of checks (1)", 0},
+    {"requests", KEY_REQUESTS, "N", 0, "so many (generator: 240; a trace: its first N, default "
+        "all)", 0},
+    {"block", KEY_BLOCK, "N", 0, "tokens of a block in the trace (default: found from lengths and "
+        "hash_ids)", 0},
+    {"scale", KEY_SCALE, "N", 0, "replay a trace with blocks of N tokens, a multiple of the chunk "
+        "(default: 16, or as in the trace with --no-compute)", 0},
+    {"decode-max", KEY_DECODE_MAX, "N", 0, "decode at most N tokens of a trace's request where "
+        "the trace does not say which (8; 0 with --no-compute)", 0},
+    {NULL, 0, NULL, 0, "Cache", 2},
+    {"slots", KEY_SLOTS, "N", 0, "states in the pool (192; with --no-compute as many as can ever "
+        "be needed)", 0},
+    {"kv-pages", KEY_KV_PAGES, "N", 0, "pages of attention KV (default: 65536 tokens or four of "
+        "the longest requests; with --no-compute as many as can ever be needed)", 0},
+    {"page", KEY_PAGE, "N", 0, "tokens of a page (16). A trace of blocks is replayed with page = block, "
+        "and this is refused", 0},
+    {"chunk", KEY_CHUNK, "16|32|64", 0, "tokens of a chunk of prefill (16)", 0},
+    {"layout", KEY_LAYOUT, "contiguous|page-major", 0, "of the pool (page-major)", 0},
+    {"state", KEY_STATE, "fp32|bf16", 0, "dtype of states and conv windows (fp32)", 0},
+    {"save", KEY_SAVE, "LIST", 0, "what the cache saves, of prompt,branch,decode,end (all). In a "
+        "trace whose ids do not cover outputs, end is the prompt's end", 0},
+    {"decode-interval", KEY_DECODE_INTERVAL, "N", 0, "tokens between states saved while "
+        "decoding, multiple of the page (the page, or none with pages of 1)", 0},
+    {"path-snapshots", KEY_PATH_SNAPSHOTS, "N", 0, "states on one path at most (no limit)", 0},
+    {"keep-cuts", KEY_KEEP_CUTS, NULL, 0, "never cut a prefill row back to the grid", 0},
+    {NULL, 0, NULL, 0, "Model", 3},
+    {"kind", KEY_KIND, "gdn|kda", 0, "of linear attention (gdn)", 0},
+    {"layers", KEY_LAYERS, "N", 0, "(4)", 0},
+    {"attention-every", KEY_ATTENTION_EVERY, "N", 0, "each N-th layer is full attention (4)", 0},
+    {"hidden", KEY_HIDDEN, "N", 0, "multiple of 8 (64)", 0},
+    {"heads", KEY_HEADS, "N", 0, "q and k heads of a linear layer (2)", 0},
+    {"v-heads", KEY_V_HEADS, "N", 0, "v heads, multiple of heads (4; kda: 2)", 0},
+    {"head-dim", KEY_HEAD_DIM, "N", 0, "of linear layers, at most 256 (32)", 0},
+    {"attention-heads", KEY_ATTENTION_HEADS, "N", 0, "(2)", 0},
+    {"attention-dim", KEY_ATTENTION_DIM, "N", 0, "multiple of 8 (32)", 0},
+    {"mlp", KEY_MLP, "N", 0, "inner width (128)", 0},
+    {"vocab", KEY_VOCAB, "N", 0, "(512)", 0},
+    {NULL, 0, NULL, 0, "Scheduler", 4},
+    {"running", KEY_RUNNING, "N", 0, "requests in a batch at most (8; 1 with --no-compute)", 0},
+    {"budget", KEY_BUDGET, "N", 0, "tokens of a step (256; no limit with --no-compute)", 0},
+    {"threads", KEY_THREADS, "N", 0, "for the model; no influence on results (all processors, at "
+        "most 8)", 0},
+    {"temperature", KEY_TEMPERATURE, "X", 0, "of sampling, 0 is greedy (1)", 0},
+    {"speed", KEY_SPEED, "X", 0, "arrivals X times as fast as the trace says (default: so that "
+        "batches form; generator: 1)", 0},
+    {NULL, 0, NULL, 0, "What to do", 5},
+    {"no-compute", KEY_NO_COMPUTE, NULL, 0, "replay through index and pool alone, one request at "
+        "a time in order of arrival", 0},
+    {"no-cold", KEY_NO_COLD, NULL, 0, "do not measure the run without a cache", 0},
+    {"check", KEY_CHECK, "N", 0, "run N of the requests again, alone and cold, and compare every "
+        "output and state bit for bit, and with a float64 run", 0},
+    {"sabotage", KEY_SABOTAGE, "SEED", 0, "flip one bit of a state before it is used; implies "
+        "--check 1 and --no-cold; the check must then fail", 0},
+    {"verify-every", KEY_VERIFY_EVERY, "N", 0, "walk all of the cache every N steps (at the end "
+        "only)", 0},
+    {"json", KEY_JSON, NULL, 0, "print one JSON object instead of text", 0},
+    {0}};
+
+/* Whole numbers: where they go and what is allowed. */
+struct number {
+    enum key key;
+    size_t at;
+    uint32_t min, max;
+};
+#define NUMBER(key, member, min, max) {key, offsetof(struct replay_options, member), min, max}
+static const struct number numbers[] = {
+    NUMBER(KEY_REQUESTS, requests, 1, 10000000), NUMBER(KEY_BLOCK, block, 1, 65536),
+    NUMBER(KEY_SCALE, scale, 1, 65536), NUMBER(KEY_DECODE_MAX, decode_max, 0, 1000000),
+    NUMBER(KEY_SLOTS, slots, 2, 100000000), NUMBER(KEY_KV_PAGES, kv_pages, 2, 1000000000),
+    NUMBER(KEY_PAGE, page, 1, 65536), NUMBER(KEY_CHUNK, model.chunk, 16, 64),
+    NUMBER(KEY_DECODE_INTERVAL, decode_interval, 1, 1000000),
+    NUMBER(KEY_PATH_SNAPSHOTS, path_snapshots, 1, 1000000), NUMBER(KEY_LAYERS, model.layers, 1, 256),
+    NUMBER(KEY_ATTENTION_EVERY, model.attention_every, 1, 256),
+    NUMBER(KEY_HIDDEN, model.hidden, 8, 8192), NUMBER(KEY_HEADS, model.heads, 1, 256),
+    NUMBER(KEY_V_HEADS, model.v_heads, 1, 256), NUMBER(KEY_HEAD_DIM, model.head_dim, 8, 256),
+    NUMBER(KEY_ATTENTION_HEADS, model.attention_heads, 1, 256),
+    NUMBER(KEY_ATTENTION_DIM, model.attention_dim, 8, 512), NUMBER(KEY_MLP, model.mlp, 8, 65536),
+    NUMBER(KEY_VOCAB, model.vocab, 2, 1000000), NUMBER(KEY_RUNNING, running, 1, 4096),
+    NUMBER(KEY_BUDGET, budget, 1, 1000000), NUMBER(KEY_THREADS, threads, 1, 16),
+    NUMBER(KEY_CHECK, check, 1, 1000000), NUMBER(KEY_VERIFY_EVERY, verify_every, 1, 1000000000)};
+
+static uint64_t parse_whole(struct argp_state *state, const char *text, uint64_t min, uint64_t max)
+{
+    char *end;
+    errno = 0;
+    unsigned long long value = strtoull(text, &end, 10);
+    if (!isdigit((unsigned char)text[0]) || *end || errno || value < min || value > max)
+        argp_error(state, "'%s' is not a whole number from %llu to %llu", text,
+            (unsigned long long)min, (unsigned long long)max);
+    return value;
+}
+
+static double parse_real(struct argp_state *state, const char *text, double max)
+{
+    char *end;
+    double value = strtod(text, &end);
+    if (end == text || *end || !(value >= 0 && value <= max))
+        argp_error(state, "'%s' is not a number from 0 to %g", text, max);
+    return value;
+}
+
+/* One of two words; returns 0 or 1. */
+static int parse_word(struct argp_state *state, const char *text, const char *zero,
+    const char *one)
+{
+    if (strcmp(text, zero) && strcmp(text, one))
+        argp_error(state, "'%s' is neither %s nor %s", text, zero, one);
+    return strcmp(text, one) == 0;
+}
+
+static unsigned parse_save(struct argp_state *state, const char *text)
+{
+    static const char *const names[] = {"prompt", "branch", "decode", "end"};
+    unsigned save = 0;
+    while (*text) {
+        size_t length = strcspn(text, ","), i = 0;
+        while (i < 4 && (strlen(names[i]) != length || strncmp(names[i], text, length)))
+            i++;
+        if (i == 4)
+            argp_error(state, "--save: '%.*s' is none of prompt, branch, decode, end", (int)length,
+                text);
+        save |= 1u << i;
+        text += length + (text[length] == ',');
+    }
+    if (save == 0)
+        argp_error(state, "--save: nothing to save");
+    return save;
+}
+
+static bool parse_number(struct argp_state *state, struct replay_options *o, int key,
+    const char *text)
+{
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
+        if ((int)numbers[i].key != key)
+            continue;
+        uint32_t value = (uint32_t)parse_whole(state, text, numbers[i].min, numbers[i].max);
+        memcpy((char *)o + numbers[i].at, &value, sizeof value);
+        return true;
+    }
+    return false;
+}
+
+static error_t parse_word_option(struct argp_state *state, struct replay_options *o, int key,
+    char *text)
+{
+    switch (key) {
+    case KEY_LAYOUT:
+        o->layout = parse_word(state, text, "contiguous", "page-major") ? SC_LAYOUT_PAGE_MAJOR
+                                                                        : SC_LAYOUT_CONTIGUOUS;
+        return 0;
+    case KEY_KIND:
+        o->model.kind = parse_word(state, text, "gdn", "kda") ? SC_K_KIND_KDA : SC_K_KIND_GDN;
+        return 0;
+    case KEY_STATE:
+        o->model.state_dtype = parse_word(state, text, "fp32", "bf16") ? SC_DTYPE_BF16
+                                                                       : SC_DTYPE_F32;
+        return 0;
+    case KEY_SAVE:
+        o->save = parse_save(state, text);
+        return 0;
+    case KEY_TEMPERATURE:
+        o->temperature = parse_real(state, text, 100);
+        return 0;
+    case KEY_SPEED:
+        o->speed = parse_real(state, text, 1e9);
+        return 0;
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+}
+
+static error_t parse(int key, char *text, struct argp_state *state)
+{
+    struct replay_options *o = state->input;
+    switch (key) {
+    case KEY_TRACE:
+        o->trace = text;
+        return 0;
+    case KEY_SEED:
+        o->seed = parse_whole(state, text, 0, UINT64_MAX);
+        return 0;
+    case KEY_SABOTAGE:
+        o->sabotage = true;
+        o->sabotage_seed = parse_whole(state, text, 0, UINT64_MAX);
+        return 0;
+    case KEY_KEEP_CUTS:
+        return (int)!(o->keep_cuts = true);
+    case KEY_NO_COMPUTE:
+        return (int)!(o->no_compute = true);
+    case KEY_NO_COLD:
+        return (int)!(o->no_cold = true);
+    case KEY_JSON:
+        return (int)!(o->json = true);
+    case ARGP_KEY_ARG:
+        argp_error(state, "'%s' is not an option", text);
+        return EINVAL;
+    default:
+        if (parse_number(state, o, key, text))
+            return 0;
+        return parse_word_option(state, o, key, text);
+    }
+}
+
+static void refuse(const char *text)
+{
+    bench_fail(BENCH_USAGE, "%s (see replay --help)", text);
+}
+
+static void check_together(const struct replay_options *o)
+{
+    const struct served_options *m = &o->model;
+    if (m->chunk != 16 && m->chunk != 32 && m->chunk != 64)
+        refuse("--chunk must be 16, 32 or 64");
+    if (o->no_compute && (o->check || o->sabotage))
+        refuse("--check and --sabotage need the model: not with --no-compute");
+    if (!o->trace && (o->block || o->scale))
+        refuse("--block and --scale are for a trace");
+    if (o->scale % m->chunk != 0)
+        refuse("--scale must be a multiple of the chunk");
+    if (m->hidden % 8 || m->attention_dim % 8 || m->head_dim % 8)
+        refuse("--hidden, --head-dim and --attention-dim must be multiples of 8");
+    if (m->v_heads % m->heads)
+        refuse("--v-heads must be a multiple of --heads");
+    if (m->attention_every > m->layers)
+        refuse("--attention-every must not exceed --layers: the model needs an attention layer");
+    if (m->attention_every == 1)
+        refuse("--attention-every must be 2 or more: the model needs a linear layer");
+}
+
+static void set_defaults(struct replay_options *o)
+{
+    if (o->model.v_heads == 0)
+        o->model.v_heads = o->model.kind == SC_K_KIND_GDN ? 2 * o->model.heads : o->model.heads;
+    o->page_given = o->page != 0;
+    if (o->page == 0)
+        o->page = 16;
+    if (o->requests == 0 && !o->trace)
+        o->requests = 240;
+    if (o->decode_max == UINT32_MAX)
+        o->decode_max = o->no_compute ? 0 : 8;
+    if (o->running == 0)
+        o->running = o->no_compute ? 1 : 8;
+    if (o->budget == 0 && !o->no_compute)
+        o->budget = 256;
+    if (o->threads == 0) {
+        long processors = sysconf(_SC_NPROCESSORS_ONLN);
+        o->threads = processors < 1 ? 1 : processors > 8 ? 8 : (uint32_t)processors;
+    }
+    o->no_cold |= o->sabotage;
+    if (o->sabotage && o->check == 0)
+        o->check = 1;
+    o->model.seed = o->seed;
+}
+
+void replay_options_parse(struct replay_options *o, int argc, char **argv)
+{
+    static const struct argp argp = {.options = option_list, .parser = parse,
+        .doc = "Serves a workload of requests with a small hybrid model on top of statecache, and "
+               "without it, and shows what the cache was good for.\v"
+               "Exit status: 0 all well; 1 a check or an account failed, or a call of the library; 2 "
+               "bad usage or an unreadable trace; 3 out of memory."};
+    *o = (struct replay_options){.seed = 1, .decode_max = UINT32_MAX,
+        .layout = SC_LAYOUT_PAGE_MAJOR, .save = SAVE_ALL, .temperature = 1};
+    o->model = (struct served_options){.kind = SC_K_KIND_GDN, .state_dtype = SC_DTYPE_F32,
+        .layers = 4, .attention_every = 4, .hidden = 64, .heads = 2, .head_dim = 32,
+        .attention_heads = 2, .attention_dim = 32, .mlp = 128, .vocab = 512, .chunk = 16};
+    argp_err_exit_status = BENCH_USAGE;
+    argp_parse(&argp, argc, argv, 0, NULL, o);
+    set_defaults(o);
+    check_together(o);
+}

@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A plain scheduler that embeds the library as an engine would: continuous batches, chunked prefill
+ * within a token budget, decode of the tokens that each request wants, pages and slots from fixed pools. */
+#ifndef BENCH_SCHEDULER_H
+#define BENCH_SCHEDULER_H
+
+#include "bench_common.h"
+#include "page_ids.h"
+#include "served_model.h"
+#include "witness.h"
+#include "workload.h"
+
+struct pass_options {
+    const char *label;           /* of the progress bar */
+    const sc_schema *schema;
+    sc_layout layout;
+    uint32_t slots, kv_pages, page;
+    uint32_t save_flags;         /* SC_SAVE_; 0: nothing is ever resumed (the cold pass) */
+    bool save_points;            /* save at the workload's end points */
+    uint32_t decode_interval, path_snapshots_max;
+    bool keep_cuts;
+    uint32_t running_max;        /* requests in a batch */
+    uint32_t budget;             /* tokens of a step; 0: no limit */
+    uint32_t threads;
+    uint64_t step_ns, token_ns;  /* virtual time of a step, and of each of its tokens */
+    double speed;                /* arrivals come this much faster than the workload says */
+    float temperature;
+    uint64_t seed;
+    const struct served_model *model; /* NULL: no compute; outputs are noise */
+    struct witness_set *witnesses;    /* NULL: none */
+    bool sabotage;
+    uint64_t sabotage_seed;
+    uint32_t verify_every;       /* steps between sc_cache_verify; 0: at the end alone */
+    bool drop_tokens;            /* forget a request's tokens when it is over */
+    /* Called for each request when it is over, in that order; may be NULL. */
+    void (*finished)(void *ctx, size_t request);
+    void *ctx;
+};
+
+struct pass_result {
+    uint64_t requests, prompt_tokens, output_tokens, hit_tokens, computed_tokens;
+    uint64_t resumed_at[AT_COUNT];
+    uint64_t admitted, preempted, steps, rows, waits;
+    uint64_t compute_ns, library_ns, wall_ns, virtual_ns;
+    uint64_t lookup_differs;     /* sc_cache_lookup and acquire disagreed */
+    uint64_t id_faults;          /* KV ids that did not come back as they should */
+    uint64_t kv_peak, kv_pages, kv_left;
+    uint32_t slots, slots_peak;
+    sc_pool_info pool;
+    sc_cache_stats stats;
+    sc_heap_stats heap[SC_SUBSYSTEM_COUNT];
+    uint32_t *order;             /* [requests] as first admitted; to be freed */
+    char sabotaged[160];         /* what was flipped; empty: nothing */
+};
+
+void pass_run(struct workload *workload, const struct pass_options *options,
+    struct pass_result *result);
+
+#endif

@@ -1,0 +1,417 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One forward of the served model.
+ *
+ * The rows are dealt out among threads; each runs the whole model on its rows with activations of its
+ * own. Within a thread rows are packed decode first, since the library has one call for all decode
+ * rows and one for all prefill rows of a layer:
+ *
+ *   packed tokens   [ d0 d1 d2 | p0 p0 p0 p0 | p1 p1 ... ]
+ *                     decode     prefill, row_start[] counts from here
+ *
+ * States are read at `source` and written at `dest` and at the saves' slots, in the pool. */
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "bench_common.h"
+#include "dense.h"
+#include "served_model.h"
+
+/* Rows of one thread, packed. */
+struct lane {
+    const struct served_model *model;
+    const struct served_forward *forward;
+    const struct served_row **rows; /* [row_count], decode first */
+    uint32_t row_count, decode_count, prefill_count, token_count, save_count;
+    int32_t *ints;                  /* one block: the arrays below */
+    int32_t *source, *dest;         /* [row_count] */
+    int32_t *row_start, *position;  /* of prefill rows */
+    int32_t *save_row, *save_position, *save_slot;
+    uint32_t *first;                /* [row_count] first packed token */
+    float *floats;                  /* one block: the arrays below, a row a token */
+    float *x, *h, *t1, *t2, *mixed, *gate, *out, *decay, *beta, *g, *b;
+    void *scratch;
+    uint64_t scratch_bytes;
+    const float **context;          /* [longest] KV rows of a sequence */
+    float *score;
+};
+
+static sc_devptr dev(const void *pointer)
+{
+    return (sc_devptr)(uintptr_t)pointer;
+}
+
+static sc_k_slots view(const struct lane *lane, uint32_t layer, sc_part_kind kind, uint32_t index)
+{
+    sc_layer_view view;
+    sc_pool_info info;
+    bench_must(sc_pool_layer_view(lane->forward->pool, layer, kind, index, &view),
+        "sc_pool_layer_view");
+    bench_must(sc_pool_info_get(lane->forward->pool, &info), "sc_pool_info_get");
+    return (sc_k_slots){view.base, view.slot_stride, view.dtype, info.slot_count + 1};
+}
+
+static sc_k_saves saves(const struct lane *lane)
+{
+    return (sc_k_saves){dev(lane->save_row), dev(lane->save_position), dev(lane->save_slot),
+        lane->save_count};
+}
+
+/* ---------------------------------------------------------------------------------------- packing */
+
+static void pack_ints(struct lane *lane)
+{
+    uint32_t decoded = 0;
+    for (uint32_t r = 0; r < lane->row_count; r++) {
+        const struct served_row *row = lane->rows[r];
+        lane->source[r] = row->source;
+        lane->dest[r] = row->dest;
+        lane->first[r] = lane->token_count;
+        lane->token_count += row->to - row->from;
+        if (row->decode) {
+            decoded++;
+            continue;
+        }
+        uint32_t p = r - lane->decode_count;
+        lane->row_start[p] = (int32_t)(lane->first[r] - decoded);
+        lane->row_start[p + 1] = (int32_t)(lane->token_count - decoded);
+        lane->position[p] = (int32_t)row->from;
+        for (uint32_t i = 0; i < row->save_count; i++) {
+            const struct served_save *save = &lane->forward->saves[row->save_first + i];
+            lane->save_row[lane->save_count] = (int32_t)p;
+            lane->save_position[lane->save_count] = (int32_t)save->position;
+            lane->save_slot[lane->save_count++] = save->slot;
+        }
+    }
+}
+
+static void lane_arrays(struct lane *lane, uint32_t tokens, uint32_t saved, uint32_t longest)
+{
+    const struct served_model *m = lane->model;
+    const struct served_options *o = &m->options;
+    size_t rows = lane->row_count;
+    lane->ints = bench_alloc(5 * rows + 1 + 3 * (size_t)saved, sizeof *lane->ints);
+    lane->source = lane->ints;
+    lane->dest = lane->source + rows;
+    lane->row_start = lane->dest + rows;
+    lane->position = lane->row_start + rows + 1;
+    lane->first = (uint32_t *)(lane->position + rows);
+    lane->save_row = (int32_t *)lane->first + rows;
+    lane->save_position = lane->save_row + saved;
+    lane->save_slot = lane->save_position + saved;
+    uint32_t wide = m->channels > o->mlp ? m->channels : o->mlp;
+    wide = wide > 3 * m->attention_width ? wide : 3 * m->attention_width;
+    const struct { float **array; uint32_t width; } arrays[] = {{&lane->x, o->hidden},
+        {&lane->h, o->hidden}, {&lane->t1, wide}, {&lane->t2, o->hidden},
+        {&lane->mixed, wide}, {&lane->gate, m->value_dim}, {&lane->out, wide},
+        {&lane->decay, m->decay_dim}, {&lane->beta, o->v_heads}, {&lane->g, m->decay_dim},
+        {&lane->b, o->v_heads}};
+    size_t width = 0;
+    for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++)
+        width += arrays[i].width;
+    float *at = lane->floats = bench_alloc(width * tokens, sizeof *lane->floats);
+    for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) {
+        *arrays[i].array = at;
+        at += (size_t)arrays[i].width * tokens;
+    }
+    lane->context = bench_alloc(longest, sizeof *lane->context);
+    lane->score = bench_alloc(longest, sizeof *lane->score);
+}
+
+static void lane_open(struct lane *lane)
+{
+    uint32_t tokens = 0, saved = 0, longest = 0;
+    for (uint32_t r = 0; r < lane->row_count; r++) {
+        const struct served_row *row = lane->rows[r];
+        tokens += row->to - row->from;
+        saved += row->decode ? 0 : row->save_count;
+        longest = row->to > longest ? row->to : longest;
+        lane->decode_count += row->decode;
+    }
+    lane->prefill_count = lane->row_count - lane->decode_count;
+    lane_arrays(lane, tokens, saved, longest);
+    pack_ints(lane);
+}
+
+static void lane_close(struct lane *lane)
+{
+    free(lane->ints);
+    free(lane->floats);
+    free(lane->scratch);
+    free(lane->context);
+    free(lane->score);
+}
+
+/* ----------------------------------------------------------------------------------- linear mixer */
+
+/* lane->t1 (raw q k v) to lane->mixed: decode rows and prefill rows. */
+static void run_conv(struct lane *lane, uint32_t index, const struct served_layer *layer)
+{
+    const struct served_model *m = lane->model;
+    for (uint32_t part = 0; part < m->conv_parts; part++) {
+        uint32_t first, channels = served_conv_part(m, part, &first);
+        const float *x = lane->t1 + first, *weight = layer->conv + (size_t)first * CONV_WIDTH;
+        float *y = lane->mixed + first;
+        sc_k_slots window = view(lane, index, SC_PART_CONV, part);
+        if (lane->decode_count > 0) {
+            sc_k_conv_update_params p = {.x = dev(x), .y = dev(y), .x_stride = m->channels,
+                .y_stride = m->channels, .dtype = SC_DTYPE_F32, .weight = dev(weight),
+                .weight_dtype = SC_DTYPE_F32, .act = SC_K_ACT_SILU, .channels = channels,
+                .width = CONV_WIDTH, .row_count = lane->decode_count,
+                .source = dev(lane->source), .dest = dev(lane->dest), .window = window};
+            bench_must(sc_k_conv_update(NULL, &p, NULL), "sc_k_conv_update");
+        }
+        if (lane->prefill_count > 0) {
+            size_t skip = (size_t)lane->decode_count * m->channels;
+            sc_k_conv_prefill_params p = {.x = dev(x + skip), .y = dev(y + skip),
+                .x_stride = m->channels, .y_stride = m->channels, .dtype = SC_DTYPE_F32,
+                .weight = dev(weight), .weight_dtype = SC_DTYPE_F32, .act = SC_K_ACT_SILU,
+                .channels = channels, .width = CONV_WIDTH,
+                .token_count = lane->token_count - lane->decode_count,
+                .row_count = lane->prefill_count, .row_start = dev(lane->row_start),
+                .position = dev(lane->position), .source = dev(lane->source + lane->decode_count),
+                .dest = dev(lane->dest + lane->decode_count), .saves = saves(lane),
+                .window = window};
+            bench_must(sc_k_conv_prefill(NULL, &p, NULL), "sc_k_conv_prefill");
+        }
+    }
+}
+
+static sc_k_delta_shape delta_shape(const struct served_model *m)
+{
+    const struct served_options *o = &m->options;
+    return (sc_k_delta_shape){.kind = o->kind, .heads = o->heads, .v_heads = o->v_heads,
+        .k_dim = o->head_dim, .v_dim = o->head_dim, .qk_l2norm = true};
+}
+
+static sc_k_gate_weights gate_weights(const struct served_model *m,
+    const struct served_layer *layer)
+{
+    return (sc_k_gate_weights){.gate = m->gate, .a_log = dev(layer->a_log),
+        .dt_bias = dev(layer->dt_bias), .dt_bias_dtype = SC_DTYPE_F32, .lower_bound = -5.0f};
+}
+
+/* The recurrent form of the decode rows, gates included. */
+static void run_decode(struct lane *lane, sc_k_slots state, const struct served_layer *layer)
+{
+    const struct served_model *m = lane->model;
+    sc_k_delta_decode_params p = {.qkv = dev(lane->mixed), .o = dev(lane->out),
+        .dtype = SC_DTYPE_F32, .a = dev(lane->decay), .b = dev(lane->beta),
+        .weights = gate_weights(m, layer), .shape = delta_shape(m),
+        .row_count = lane->decode_count, .source = dev(lane->source), .dest = dev(lane->dest),
+        .state = state};
+    bench_must(sc_k_delta_decode(NULL, &p, NULL), "sc_k_delta_decode");
+}
+
+static void reserve_scratch(struct lane *lane, uint64_t bytes)
+{
+    if (bytes <= lane->scratch_bytes)
+        return;
+    free(lane->scratch);
+    lane->scratch_bytes = (bytes + 63) / 64 * 64;
+    lane->scratch = aligned_alloc(64, lane->scratch_bytes);
+    if (!lane->scratch)
+        bench_fail(BENCH_NO_MEMORY, "out of memory (scratch)");
+}
+
+/* The chunk form of the prefill rows. */
+static void run_chunk(struct lane *lane, sc_k_slots state, const struct served_layer *layer)
+{
+    const struct served_model *m = lane->model;
+    const struct served_options *o = &m->options;
+    size_t skip = lane->decode_count;
+    uint32_t tokens = lane->token_count - lane->decode_count;
+    sc_k_gates_params gates = {.a = dev(lane->decay + skip * m->decay_dim),
+        .b = dev(lane->beta + skip * o->v_heads), .dtype = SC_DTYPE_F32,
+        .weights = gate_weights(m, layer), .token_count = tokens, .heads = o->v_heads,
+        .dim = o->head_dim, .g = dev(lane->g), .beta = dev(lane->b)};
+    bench_must(sc_k_gates(NULL, &gates, NULL), "sc_k_gates");
+    const float *mixed = lane->mixed + skip * m->channels;
+    sc_k_delta_params p = {.q = dev(mixed), .k = dev(mixed + m->key_dim),
+        .v = dev(mixed + 2 * (size_t)m->key_dim), .o = dev(lane->out + skip * m->value_dim),
+        .q_stride = m->channels, .k_stride = m->channels, .v_stride = m->channels,
+        .dtype = SC_DTYPE_F32, .g = dev(lane->g), .beta = dev(lane->b), .shape = delta_shape(m),
+        .token_count = tokens, .row_count = lane->prefill_count,
+        .row_start = dev(lane->row_start), .position = dev(lane->position),
+        .source = dev(lane->source + skip), .dest = dev(lane->dest + skip),
+        .saves = saves(lane), .state = state, .chunk = o->chunk};
+    uint64_t bytes = 0;
+    bench_must(sc_k_delta_chunk_scratch(NULL, &p, &bytes), "sc_k_delta_chunk_scratch");
+    reserve_scratch(lane, bytes);
+    p.scratch = dev(lane->scratch);
+    p.scratch_bytes = lane->scratch_bytes;
+    bench_must(sc_k_delta_chunk(NULL, &p, NULL), "sc_k_delta_chunk");
+}
+
+static void run_linear(struct lane *lane, uint32_t index, const struct served_layer *layer)
+{
+    const struct served_model *m = lane->model;
+    const struct served_options *o = &m->options;
+    size_t tokens = lane->token_count;
+    dense_apply(lane->h, layer->qkv, lane->t1, tokens, o->hidden, m->channels);
+    dense_apply(lane->h, layer->decay, lane->decay, tokens, o->hidden, m->decay_dim);
+    dense_apply(lane->h, layer->beta, lane->beta, tokens, o->hidden, o->v_heads);
+    dense_apply(lane->h, layer->gate, lane->gate, tokens, o->hidden, m->value_dim);
+    run_conv(lane, index, layer);
+    sc_k_slots state = view(lane, index, SC_PART_RECURRENT, 0);
+    if (lane->decode_count > 0)
+        run_decode(lane, state, layer);
+    if (lane->prefill_count > 0)
+        run_chunk(lane, state, layer);
+    sc_k_gated_rmsnorm_params norm = {.x = dev(lane->out), .z = dev(lane->gate),
+        .y = dev(lane->out), .dtype = SC_DTYPE_F32, .weight = dev(layer->out_norm),
+        .weight_dtype = SC_DTYPE_F32,
+        .act = o->kind == SC_K_KIND_GDN ? SC_K_ACT_SILU : SC_K_ACT_SIGMOID,
+        .token_count = lane->token_count, .heads = o->v_heads, .dim = o->head_dim, .eps = 1e-6f};
+    bench_must(sc_k_gated_rmsnorm(NULL, &norm, NULL), "sc_k_gated_rmsnorm");
+    dense_apply(lane->out, layer->out, lane->t2, tokens, m->value_dim, o->hidden);
+}
+
+/* -------------------------------------------------------------------------------------- attention */
+
+/* Writes the row's new keys and values into their pages, then attends token by token. */
+static void attend_row(struct lane *lane, const struct served_row *row, uint32_t first,
+    uint32_t attention_layer)
+{
+    const struct served_model *m = lane->model;
+    const struct paged_kv *kv = lane->forward->kv;
+    size_t width = m->attention_width, dim = m->options.attention_dim;
+    for (uint32_t i = 0; i < row->to; i++) {
+        float *into = paged_kv_row(kv, attention_layer, row->pages[i / kv->page_tokens],
+            i % kv->page_tokens);
+        lane->context[i] = into;
+        if (i >= row->from)
+            memcpy(into, lane->mixed + (first + i - row->from) * 2 * width,
+                2 * width * sizeof *into);
+    }
+    for (uint32_t i = row->from; i < row->to; i++) {
+        size_t at = (first + i - row->from) * width;
+        for (size_t head = 0; head < width; head += dim) {
+            struct dense_context context = {lane->context, i + 1, head, width + head, dim};
+            dense_attend(lane->t1 + at + head, &context, lane->score, lane->out + at + head);
+        }
+    }
+}
+
+static void run_attention(struct lane *lane, uint32_t attention_layer,
+    const struct served_layer *layer)
+{
+    const struct served_model *m = lane->model;
+    uint32_t hidden = m->options.hidden;
+    size_t width = m->attention_width, tokens = lane->token_count;
+    dense_apply(lane->h, layer->query, lane->t1, tokens, hidden, width);
+    dense_apply(lane->h, layer->key, lane->out, tokens, hidden, width);
+    for (size_t t = 0; t < tokens; t++)
+        memcpy(lane->mixed + t * 2 * width, lane->out + t * width, width * sizeof *lane->out);
+    dense_apply(lane->h, layer->value, lane->out, tokens, hidden, width);
+    for (size_t t = 0; t < tokens; t++)
+        memcpy(lane->mixed + t * 2 * width + width, lane->out + t * width,
+            width * sizeof *lane->out);
+    for (uint32_t r = 0; r < lane->row_count; r++)
+        attend_row(lane, lane->rows[r], lane->first[r], attention_layer);
+    dense_apply(lane->out, layer->out, lane->t2, tokens, width, hidden);
+}
+
+/* ---------------------------------------------------------------------------------------- forward */
+
+static void run_mlp(struct lane *lane, const struct served_layer *layer)
+{
+    const struct served_options *o = &lane->model->options;
+    size_t tokens = lane->token_count;
+    dense_rmsnorm(lane->x, layer->mlp_norm, lane->h, tokens, o->hidden);
+    dense_apply(lane->h, layer->mlp_gate, lane->t1, tokens, o->hidden, o->mlp);
+    dense_apply(lane->h, layer->mlp_up, lane->mixed, tokens, o->hidden, o->mlp);
+    dense_silu_mul(lane->t1, lane->mixed, tokens * o->mlp);
+    dense_apply(lane->t1, layer->mlp_down, lane->t2, tokens, o->mlp, o->hidden);
+    dense_accumulate(lane->x, lane->t2, tokens * o->hidden);
+}
+
+static void lane_run(struct lane *lane)
+{
+    const struct served_model *m = lane->model;
+    const struct served_options *o = &m->options;
+    size_t hidden = o->hidden, tokens = lane->token_count;
+    for (uint32_t r = 0; r < lane->row_count; r++) {
+        const struct served_row *row = lane->rows[r];
+        for (uint32_t i = row->from; i < row->to; i++)
+            memcpy(lane->x + (lane->first[r] + i - row->from) * hidden,
+                m->embedding + (uint32_t)row->tokens[i] % o->vocab * hidden,
+                hidden * sizeof *lane->x);
+    }
+    for (uint32_t i = 0, attention = 0; i < o->layers; i++) {
+        const struct served_layer *layer = &m->layers[i];
+        dense_rmsnorm(lane->x, layer->norm, lane->h, tokens, hidden);
+        if (layer->is_attention)
+            run_attention(lane, attention++, layer);
+        else
+            run_linear(lane, i, layer);
+        dense_accumulate(lane->x, lane->t2, tokens * hidden);
+        run_mlp(lane, layer);
+    }
+    dense_rmsnorm(lane->x, m->norm, lane->h, tokens, hidden);
+    for (uint32_t r = 0; r < lane->row_count; r++) {
+        const struct served_row *row = lane->rows[r];
+        const float *from = lane->h + lane->first[r] * hidden;
+        size_t count = row->to - row->from;
+        if (row->hidden_out)
+            memcpy(row->hidden_out, from, count * hidden * sizeof *from);
+        if (row->logits_out)
+            dense_apply(from + (count - 1) * hidden, m->head, row->logits_out, 1, hidden,
+                o->vocab);
+    }
+}
+
+static void *lane_thread(void *lane)
+{
+    lane_run(lane);
+    return NULL;
+}
+
+/* Deals rows out: each to the lane with the fewest tokens so far, decode rows before prefill. */
+static uint32_t deal(const struct served_forward *forward, struct lane *lanes, uint32_t count)
+{
+    uint32_t tokens[64] = {0};
+    for (int prefill = 0; prefill < 2; prefill++)
+        for (uint32_t r = 0; r < forward->row_count; r++) {
+            const struct served_row *row = &forward->rows[r];
+            if (row->decode == (prefill != 0))
+                continue;
+            uint32_t best = 0;
+            for (uint32_t i = 1; i < count; i++)
+                best = tokens[i] < tokens[best] ? i : best;
+            tokens[best] += row->to - row->from;
+            lanes[best].rows[lanes[best].row_count++] = row;
+        }
+    uint32_t used = 0;
+    while (used < count && lanes[used].row_count > 0)
+        used++;
+    return used;
+}
+
+void served_run(const struct served_model *model, const struct served_forward *forward)
+{
+    enum { LANES_MAX = 16 };
+    struct lane lanes[LANES_MAX] = {{0}};
+    pthread_t threads[LANES_MAX];
+    uint32_t count = forward->threads < LANES_MAX ? forward->threads : LANES_MAX;
+    const struct served_row **rows = bench_alloc((size_t)count * forward->row_count,
+        sizeof *rows);
+    for (uint32_t i = 0; i < count; i++) {
+        lanes[i].model = model;
+        lanes[i].forward = forward;
+        lanes[i].rows = rows + (size_t)i * forward->row_count;
+    }
+    uint32_t used = deal(forward, lanes, count);
+    for (uint32_t i = 0; i < used; i++)
+        lane_open(&lanes[i]);
+    for (uint32_t i = 1; i < used; i++)
+        if (pthread_create(&threads[i], NULL, lane_thread, &lanes[i]))
+            bench_fail(BENCH_NO_MEMORY, "cannot start a thread");
+    if (used > 0)
+        lane_run(&lanes[0]);
+    for (uint32_t i = 1; i < used; i++)
+        pthread_join(threads[i], NULL);
+    for (uint32_t i = 0; i < used; i++)
+        lane_close(&lanes[i]);
+    free(rows);
+}

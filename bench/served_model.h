@@ -1,0 +1,105 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The small hybrid model that the benchmark serves: what an engine's model code looks like on top of
+ * statecache. Weights are seeded noise; shapes come from options.
+ *
+ *   tokens -> embedding -> [ norm, mixer, + ; norm, MLP, + ] x layers -> norm -> logits
+ *
+ *   linear mixer     q k v = x Wqkv -> conv (W = 4, silu) -> gated delta rule -> gated norm -> Wo
+ *                    its conv window(s) and state matrix live in slots of an sc_pool and are touched
+ *                    by the library's kernels alone, in place
+ *   attention mixer  softmax over all earlier positions, keys and values in pages of a paged_kv
+ *
+ * Everything that is not the library's is in dense.h: batch-invariant. So a row's bits depend on its
+ * tokens and its history alone, and rows may be spread over threads. */
+#ifndef BENCH_SERVED_MODEL_H
+#define BENCH_SERVED_MODEL_H
+
+#include "statecache/statecache.h"
+
+enum { CONV_WIDTH = 4, CONV_PARTS_MAX = 3 };
+
+struct served_options {
+    sc_k_kind kind;
+    sc_dtype state_dtype;   /* F32 or BF16; conv windows have the same dtype */
+    uint32_t layers;        /* every `attention_every`-th is attention */
+    uint32_t attention_every;
+    uint32_t hidden;        /* multiples of 8 */
+    uint32_t heads, v_heads, head_dim;
+    uint32_t attention_heads, attention_dim;
+    uint32_t mlp;
+    uint32_t vocab;
+    uint32_t chunk;
+    uint64_t seed;
+};
+
+struct served_layer {
+    bool is_attention;
+    const float *norm, *mlp_norm, *mlp_gate, *mlp_up, *mlp_down, *out;
+    /* linear */
+    const float *qkv, *conv, *decay, *beta, *gate, *a_log, *dt_bias, *out_norm;
+    /* attention */
+    const float *query, *key, *value;
+};
+
+struct served_model {
+    struct served_options options;
+    uint32_t key_dim, value_dim;   /* all heads: H K and HV V */
+    uint32_t channels;             /* of the conv: 2 key_dim + value_dim */
+    uint32_t decay_dim;            /* gates of a token: HV, or HV K */
+    uint32_t attention_width;      /* all attention heads */
+    uint32_t attention_layers;
+    uint32_t conv_parts;           /* windows of a layer: 1, or q, k and v apart */
+    sc_k_gate gate;
+    sc_schema *schema;
+    struct served_layer *layers;
+    const float *embedding, *norm, *head;
+    float *weights;
+    size_t weight_count;
+};
+
+/* SC_ERR_INVALID with text for shapes that do not fit. */
+sc_status served_create(const struct served_options *options, struct served_model **model_out);
+void served_destroy(struct served_model *model);
+/* Channels of conv window `part` and where they begin in the packed q k v. */
+uint32_t served_conv_part(const struct served_model *model, uint32_t part, uint32_t *first_out);
+
+/* ------------------------------------------------------------------------------ keys and values */
+
+struct paged_kv {
+    float *data; /* [attention layer][page][token in page][key | value] */
+    uint32_t page_tokens, page_count, row_floats;
+};
+void paged_kv_init(struct paged_kv *kv, const struct served_model *model, uint32_t page_tokens,
+    uint32_t page_count);
+void paged_kv_deinit(struct paged_kv *kv);
+float *paged_kv_row(const struct paged_kv *kv, uint32_t attention_layer, int32_t page,
+    uint32_t offset);
+
+/* -------------------------------------------------------------------------------------- forward */
+
+/* One sequence in a forward. */
+struct served_row {
+    const int32_t *tokens;     /* of the sequence, from its beginning */
+    uint32_t from, to;         /* computed now */
+    bool decode;               /* one token, in the recurrent form */
+    int32_t source, dest;      /* slots */
+    const int32_t *pages;      /* page ids of tokens [0, to) */
+    uint32_t save_first, save_count; /* in the forward's saves */
+    float *hidden_out;         /* NULL, or [to - from][hidden]: last hidden states */
+    float *logits_out;         /* NULL, or [vocab], of the last token */
+};
+
+struct served_save { uint32_t position; int32_t slot; };
+
+struct served_forward {
+    const struct served_row *rows;
+    uint32_t row_count;
+    const struct served_save *saves;
+    const sc_pool *pool;
+    const struct paged_kv *kv;
+    uint32_t threads;          /* rows are dealt out among them; no influence on any bit */
+};
+
+void served_run(const struct served_model *model, const struct served_forward *forward);
+
+#endif

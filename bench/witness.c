@@ -1,0 +1,278 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "witness.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "bench_common.h"
+
+enum resumed_at resumed_at_of(sc_save_kind kind)
+{
+    switch (kind) {
+    case SC_KIND_PROMPT_END:
+        return AT_PROMPT_END;
+    case SC_KIND_BRANCH:
+        return AT_BRANCH;
+    case SC_KIND_DECODE:
+    case SC_KIND_END:
+        return AT_DECODED_END;
+    case SC_KIND_POINT:
+        return AT_POINT;
+    case SC_KIND_NONE:
+        break;
+    }
+    return AT_NOTHING;
+}
+
+const char *resumed_at_name(enum resumed_at at)
+{
+    static const char *const names[AT_COUNT] = {"nothing", "prompt end", "branch point",
+        "decoded end", "given point"};
+    return names[at];
+}
+
+void witness_set_init(struct witness_set *set, const struct served_model *model, uint32_t wanted,
+    uint64_t seed)
+{
+    memset(set, 0, sizeof *set);
+    set->model = model;
+    set->wanted = wanted;
+    sc_prng_seed(&set->prng, sc_mix64(seed + 0xc4ec));
+    for (int at = 0; at < AT_COUNT; at++)
+        set->strata[at].kept = bench_alloc(wanted, sizeof *set->strata[at].kept);
+}
+
+static void witness_free(struct witness *witness)
+{
+    if (!witness)
+        return;
+    void *owned[] = {witness->tokens, witness->hidden, witness->logits, witness->logit_at,
+        witness->snapshot, witness->state, witness->kv_hash, witness->history};
+    for (size_t i = 0; i < sizeof owned / sizeof *owned; i++)
+        free(owned[i]);
+    free(witness);
+}
+
+void witness_set_deinit(struct witness_set *set)
+{
+    for (int at = 0; at < AT_COUNT; at++) {
+        for (uint32_t i = 0; i < set->strata[at].count; i++)
+            witness_free(set->strata[at].kept[i]);
+        free(set->strata[at].kept);
+    }
+    witness_free(set->forced);
+    memset(set, 0, sizeof *set);
+}
+
+static void let_go(struct witness *witness)
+{
+    witness->dropped = true;
+    if (!witness->running)
+        witness_free(witness);
+}
+
+static struct witness *witness_new(size_t request, enum resumed_at at)
+{
+    struct witness *witness = bench_alloc(1, sizeof *witness);
+    witness->request = request;
+    witness->at = at;
+    witness->running = true;
+    return witness;
+}
+
+struct witness *witness_admit(struct witness_set *set, size_t request, enum resumed_at at,
+    bool force)
+{
+    if (force)
+        return set->forced = witness_new(request, at);
+    struct witness_stratum *stratum = &set->strata[at];
+    uint64_t place = stratum->seen++;
+    if (stratum->count < set->wanted) {
+        place = stratum->count++;
+    } else {
+        place = sc_prng_below(&set->prng, place + 1);
+        if (place >= set->wanted)
+            return NULL;
+        let_go(stratum->kept[place]);
+    }
+    return stratum->kept[place] = witness_new(request, at);
+}
+
+void witness_stop(struct witness_set *set, struct witness *witness, bool whole)
+{
+    witness->running = false;
+    if (witness->dropped) {
+        witness_free(witness);
+        return;
+    }
+    if (whole)
+        return;
+    if (set->forced == witness) {
+        set->forced = NULL;
+        witness_free(witness);
+        return;
+    }
+    struct witness_stratum *stratum = &set->strata[witness->at];
+    for (uint32_t i = 0; i < stratum->count; i++)
+        if (stratum->kept[i] == witness)
+            stratum->kept[i] = stratum->kept[--stratum->count];
+    witness_free(witness);
+}
+
+float *witness_hidden(const struct witness_set *set, struct witness *witness, uint32_t from,
+    uint32_t len)
+{
+    size_t width = set->model->options.hidden;
+    if (len - witness->resume_len > witness->hidden_cap) {
+        size_t cap = witness->hidden_cap;
+        witness->hidden = bench_grow(witness->hidden, &cap, len - witness->resume_len,
+            width * sizeof *witness->hidden);
+        witness->hidden_cap = (uint32_t)cap;
+    }
+    return witness->hidden + (from - witness->resume_len) * width;
+}
+
+void witness_logits(const struct witness_set *set, struct witness *witness, uint32_t at,
+    const float *logits)
+{
+    size_t vocab = set->model->options.vocab, cap = witness->logit_cap, at_cap = cap;
+    witness->logits = bench_grow(witness->logits, &cap, witness->logit_count + 1,
+        vocab * sizeof *logits);
+    witness->logit_at = bench_grow(witness->logit_at, &at_cap, witness->logit_count + 1,
+        sizeof *witness->logit_at);
+    witness->logit_cap = (uint32_t)cap;
+    memcpy(witness->logits + witness->logit_count * vocab, logits, vocab * sizeof *logits);
+    witness->logit_at[witness->logit_count++] = at;
+}
+
+/* ----------------------------------------------------------------------------------------- sample */
+
+struct pot {
+    struct witness **items;
+    uint32_t count;
+};
+
+/* Moves up to `count` random witnesses of one stratum (or all resumed, or all) to the sample. */
+static void draw(struct witness_set *set, struct pot *pot, struct pot *sample, uint32_t count,
+    bool (*fits)(const struct witness *, int), int argument)
+{
+    for (; count > 0; count--) {
+        uint32_t fitting = 0;
+        for (uint32_t i = 0; i < pot->count; i++)
+            fitting += fits(pot->items[i], argument);
+        if (fitting == 0)
+            return;
+        uint32_t chosen = (uint32_t)sc_prng_below(&set->prng, fitting), i = 0;
+        while (!fits(pot->items[i], argument) || chosen-- > 0)
+            i++;
+        sample->items[sample->count++] = pot->items[i];
+        pot->items[i] = pot->items[--pot->count];
+    }
+}
+
+static bool is_at(const struct witness *witness, int at)
+{
+    return (int)witness->at == at;
+}
+
+static bool is_resumed(const struct witness *witness, int any)
+{
+    return any || witness->at != AT_NOTHING;
+}
+
+struct witness **witness_sample(struct witness_set *set, uint32_t *count_out)
+{
+    struct pot pot = {0}, sample = {0};
+    pot.items = bench_alloc((size_t)set->wanted * AT_COUNT, sizeof *pot.items);
+    sample.items = bench_alloc((size_t)set->wanted + 1, sizeof *sample.items);
+    for (int at = 0; at < AT_COUNT; at++)
+        for (uint32_t i = 0; i < set->strata[at].count; i++)
+            pot.items[pot.count++] = set->strata[at].kept[i];
+    if (set->forced)
+        sample.items[sample.count++] = set->forced;
+    uint32_t wanted = set->wanted, fifth = (wanted + 4) / 5;
+    for (int at = AT_PROMPT_END; at <= AT_DECODED_END; at++)
+        if (sample.count + fifth <= wanted)
+            draw(set, &pot, &sample, fifth, is_at, at);
+    uint32_t half = (wanted + 1) / 2;
+    if (sample.count < half)
+        draw(set, &pot, &sample, half - sample.count, is_resumed, 0);
+    if (sample.count < wanted)
+        draw(set, &pot, &sample, wanted - sample.count, is_resumed, 1);
+    free(pot.items);
+    *count_out = sample.count;
+    return sample.items;
+}
+
+/* ----------------------------------------------------------------------------------------- states */
+
+static uint32_t part_count(const sc_pool *pool)
+{
+    sc_pool_info info;
+    bench_must(sc_pool_info_get(pool, &info), "sc_pool_info_get");
+    return info.part_count;
+}
+
+static unsigned char *part_of(const sc_pool *pool, uint32_t index, int32_t slot, uint64_t *bytes,
+    sc_part *part)
+{
+    sc_layer_view view;
+    bench_must(sc_pool_part_view(pool, index, &view, part), "sc_pool_part_view");
+    *bytes = view.bytes;
+    return (unsigned char *)(uintptr_t)view.base + (int64_t)slot * view.slot_stride;
+}
+
+uint64_t state_bytes(const sc_pool *pool)
+{
+    uint64_t sum = 0, bytes;
+    sc_part part;
+    for (uint32_t i = 0; i < part_count(pool); i++) {
+        part_of(pool, i, 0, &bytes, &part);
+        sum += bytes;
+    }
+    return sum;
+}
+
+void state_read(const sc_pool *pool, int32_t slot, unsigned char *out)
+{
+    uint64_t bytes;
+    sc_part part;
+    for (uint32_t i = 0; i < part_count(pool); i++) {
+        const unsigned char *from = part_of(pool, i, slot, &bytes, &part);
+        memcpy(out, from, bytes);
+        out += bytes;
+    }
+}
+
+void state_flip(const sc_pool *pool, int32_t slot, struct sc_prng *prng, char *text, size_t bytes)
+{
+    uint64_t at = sc_prng_below(prng, state_bytes(pool) * 8), part_bytes;
+    sc_part part;
+    for (uint32_t i = 0; i < part_count(pool); i++) {
+        unsigned char *data = part_of(pool, i, slot, &part_bytes, &part);
+        if (at < part_bytes * 8) {
+            data[at / 8] ^= (unsigned char)(1u << at % 8);
+            snprintf(text, bytes, "bit %llu of the %s of layer %u in slot %d",
+                (unsigned long long)at,
+                part.kind == SC_PART_CONV ? "conv window" : "recurrent matrix", part.layer, slot);
+            return;
+        }
+        at -= part_bytes * 8;
+    }
+}
+
+uint64_t kv_token_hash(const struct served_model *model, const struct paged_kv *kv,
+    const int32_t *pages, uint32_t token)
+{
+    uint64_t hash = 0;
+    for (uint32_t layer = 0; layer < model->attention_layers; layer++) {
+        const float *row = paged_kv_row(kv, layer, pages[token / kv->page_tokens],
+            token % kv->page_tokens);
+        for (uint32_t i = 0; i < kv->row_floats; i++) {
+            uint32_t bits;
+            memcpy(&bits, &row[i], sizeof bits);
+            hash = sc_mix64(hash ^ bits);
+        }
+    }
+    return hash;
+}
