@@ -21,6 +21,7 @@ enum fixture_model {
     FIX_MIXED,  /* GDN beside Mamba-2 with its own chunk, blocks x, B, C; 16-bit matrices */
     FIX_EXTRAS, /* ring, cursors, counts */
     FIX_DENSE,  /* every part a multiple of 256 bytes: no padding anywhere */
+    FIX_TAIL,   /* only the last part needs padding */
     FIX_TINY,   /* two parts of 8 bytes */
     FIX_COUNT
 };
@@ -85,6 +86,10 @@ static inline uint32_t fix_parts(enum fixture_model model, sc_part *parts)
             parts[n++].dims[0] = 2;
             parts[n++] = fix_matrix(layer, 0, SC_DTYPE_F32, 2, 8, 8);
         }
+        return n;
+    case FIX_TAIL:
+        parts[n++] = fix_matrix(0, 0, SC_DTYPE_F32, 1, 8, 8);
+        parts[n++] = fix_matrix(1, 0, SC_DTYPE_F32, 1, 1, 3);
         return n;
     default:
         parts[n++] = fix_matrix(0, 0, SC_DTYPE_F32, 1, 1, 2);
