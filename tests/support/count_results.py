@@ -3,7 +3,8 @@
 
 A Check program reports each of its tests ("90%: Checks: 10, Failures: 1, Errors: 0"), a script its
 own "N passed, N failed, N skipped" line; those are counted one by one, any other ctest entry as
-one. A program that fails without saying so (a crash, a timeout) counts as one more failure.
+one. A program that fails without saying so (a crash, a timeout) counts as one more failure, and so does
+one that could not be run. Only a program that says so itself (exit status 77) is skipped.
 """
 import re
 import sys
@@ -13,10 +14,12 @@ CHECK = re.compile(r"^\d+%: Checks: (\d+), Failures: (\d+), Errors: (\d+)\s*$", 
 OWN = re.compile(r"^(\d+) passed, (\d+) failed, (\d+) skipped\s*$", re.M)
 
 
-def count_case(status, output):
+def count_case(status, output, message=""):
     """Returns (passed, failed, skipped) of one ctest entry."""
-    if status == "notrun" or status == "disabled":
+    if status == "disabled" or status == "notrun" and message.startswith("SKIP_"):
         return 0, 0, 1
+    if status == "notrun":
+        return 0, 1, 0
     passed = failed = skipped = 0
     for checks, failures, errors in CHECK.findall(output):
         bad = int(failures) + int(errors)
@@ -39,7 +42,9 @@ def count_file(path):
     bad, left_out = [], []
     for case in ElementTree.parse(path).getroot().iter("testcase"):
         output = "".join(out.text or "" for out in case.iter("system-out"))
-        result = count_case(case.get("status"), output)
+        skip = case.find("skipped")
+        message = "" if skip is None else skip.get("message", "")
+        result = count_case(case.get("status"), output, message)
         totals = [a + b for a, b in zip(totals, result)]
         if result[1]:
             bad.append(case.get("name"))

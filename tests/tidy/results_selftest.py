@@ -7,7 +7,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "support
 import count_results  # noqa: E402
 
 CASES = [
-    # ctest's status, output, (passed, failed, skipped)
+    # ctest's status, output, (passed, failed, skipped), ctest's message
     ("run", "Running suite(s): a\n100%: Checks: 12, Failures: 0, Errors: 0\n", (12, 0, 0)),
     ("run", "100%: Checks: 2, Failures: 0, Errors: 0\n100%: Checks: 3, Failures: 0, Errors: 0\n",
      (5, 0, 0)),
@@ -16,15 +16,17 @@ CASES = [
     ("run", "anything\n", (1, 0, 0)),
     ("fail", "crashed\n", (0, 1, 0)),
     ("fail", "100%: Checks: 12, Failures: 0, Errors: 0\nSIGSEGV at exit\n", (12, 1, 0)),
-    ("notrun", "no GPU\n", (0, 0, 1)),
+    ("notrun", "no GPU\n", (0, 0, 1), "SKIP_RETURN_CODE=77"),
+    ("notrun", "", (0, 1, 0), "Unable to find executable"),
+    ("notrun", "", (0, 1, 0)),
     ("disabled", "", (0, 0, 1)),
 ]
 
 
 def main():
     failed = 0
-    for number, (status, output, want) in enumerate(CASES):
-        got = count_results.count_case(status, output)
+    for number, (status, output, want, *message) in enumerate(CASES):
+        got = count_results.count_case(status, output, *message)
         if got != want:
             failed += 1
             print(f"NOT OK case {number}: {got} instead of {want}")
