@@ -19,10 +19,8 @@ struct small {
 static void small_init(struct small *s)
 {
     memset(s, 0, sizeof *s);
-    strcpy(s->groups[0].name, "gdn");
-    s->groups[0].chunk = 64;
-    strcpy(s->groups[1].name, "kda");
-    s->groups[1].chunk = 16;
+    s->groups[0] = (sc_group){"gdn", 64};
+    s->groups[1] = (sc_group){"kda", 16};
     for (uint32_t i = 0; i < 2; i++) {
         sc_part *conv = &s->parts[2 * i], *state = &s->parts[2 * i + 1];
         *conv = (sc_part){.layer = 2 * i, .group = i, .kind = SC_PART_CONV, .dtype = SC_DTYPE_BF16,
@@ -85,7 +83,7 @@ START_TEST(create__copies_what_it_was_given)
     sc_group group;
     uint32_t count = 0, found = 99;
     small_init(&s);
-    strcpy(s.groups[1].name + 4, "junk after the terminator");
+    memcpy(s.groups[1].name + 4, "junk", 4); /* after the terminator */
     s.parts[1].dims[3] = 77; /* past dim_count: ignored */
     ck_assert_int_eq(sc_schema_create(&s.options, &schema), SC_OK);
     memset(s.parts, 0xee, sizeof s.parts);
@@ -436,6 +434,8 @@ START_TEST(grid__is_the_lcm_of_chunks_and_page)
     grid = 7;
     ck_assert_int_eq(sc_schema_grid(schema, UINT32_MAX, &grid), SC_ERR_OVERFLOW);
     ck_assert_int_eq(sc_schema_grid(schema, 2147483647, &grid), SC_ERR_OVERFLOW);
+    ck_assert_int_eq(sc_schema_grid(schema, 1u << 31, &grid), SC_ERR_OVERFLOW);
+    ck_assert_int_eq(sc_schema_grid(schema, (1u << 30) + 192, &grid), SC_ERR_OVERFLOW);
     ck_assert_uint_eq(grid, 7);
     sc_schema_release(schema);
 }
