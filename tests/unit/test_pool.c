@@ -66,6 +66,7 @@ START_TEST(alloc__bad_arguments)
 {
     sc_pool *pool = tiny_pool(SC_LAYOUT_CONTIGUOUS, 8);
     sc_slot slot = {77, 77};
+    ck_assert_ptr_null(sc_pool_allocator(pool)); /* the default */
     ck_assert_int_eq(sc_pool_alloc(NULL, 1, SC_OWNER_WORKING, &slot), SC_ERR_INVALID);
     ck_assert_int_eq(sc_pool_alloc(pool, 0, SC_OWNER_WORKING, &slot), SC_ERR_INVALID);
     ck_assert_int_eq(sc_pool_alloc(pool, 1, SC_OWNER_WORKING, NULL), SC_ERR_INVALID);
@@ -88,6 +89,7 @@ START_TEST(alloc_and_free__never_allocate_memory)
     fail_alloc_init(&fa);
     options.allocator = &fa.allocator;
     ck_assert_int_eq(sc_pool_create(&options, &pool), SC_OK);
+    ck_assert_ptr_eq(sc_pool_allocator(pool)->ctx, &fa);
     fail_alloc_arm(&fa, 1);
     for (int i = 0; i < 10; i++) {
         ck_assert_int_eq(sc_pool_alloc(pool, 64, SC_OWNER_WORKING, slots), SC_OK);
@@ -223,12 +225,26 @@ START_TEST(owner__tags_are_counted)
     ck_assert_uint_eq(sc_pool_slots_of_owner(pool, SC_OWNER_SNAPSHOT, got, 6), 1);
     ck_assert(same_slot(got[0], s[4]));
     audit_ok(pool);
-    ck_assert_int_eq(sc_pool_set_owner(pool, s[0], SC_OWNER_FREE), SC_ERR_INVALID);
-    ck_assert_int_eq(sc_pool_set_owner(pool, s[0], SC_OWNER_COUNT), SC_ERR_INVALID);
-    ck_assert_int_eq(sc_pool_set_owner(NULL, s[0], SC_OWNER_WORKING), SC_ERR_INVALID);
-    ck_assert_int_eq(sc_pool_set_owner(pool, SC_SLOT_NULL, SC_OWNER_WORKING), SC_ERR_STALE);
     ck_assert_int_eq(sc_pool_free(pool, s, 6), SC_OK);
-    ck_assert_int_eq(sc_pool_set_owner(pool, s[0], SC_OWNER_WORKING), SC_ERR_STALE);
+    ck_assert_int_eq(sc_pool_destroy(pool), SC_OK);
+}
+END_TEST
+
+START_TEST(owner__refuses_bad_arguments_and_stale_handles)
+{
+    sc_pool *pool = tiny_pool(SC_LAYOUT_PAGE_MAJOR, 10);
+    sc_slot slot;
+    sc_owner owner;
+    ck_assert_int_eq(sc_pool_alloc(pool, 1, SC_OWNER_WORKING, &slot), SC_OK);
+    ck_assert_int_eq(sc_pool_set_owner(pool, slot, SC_OWNER_FREE), SC_ERR_INVALID);
+    ck_assert_int_eq(sc_pool_set_owner(pool, slot, SC_OWNER_COUNT), SC_ERR_INVALID);
+    ck_assert_int_eq(sc_pool_set_owner(pool, slot, (sc_owner)-1), SC_ERR_INVALID);
+    ck_assert_int_eq(sc_pool_set_owner(NULL, slot, SC_OWNER_SNAPSHOT), SC_ERR_INVALID);
+    ck_assert_int_eq(sc_pool_set_owner(pool, SC_SLOT_NULL, SC_OWNER_SNAPSHOT), SC_ERR_STALE);
+    ck_assert_int_eq(sc_pool_check(pool, slot, &owner), SC_OK);
+    ck_assert_int_eq(owner, SC_OWNER_WORKING);
+    ck_assert_int_eq(sc_pool_free(pool, &slot, 1), SC_OK);
+    ck_assert_int_eq(sc_pool_set_owner(pool, slot, SC_OWNER_WORKING), SC_ERR_STALE);
     audit_ok(pool);
     ck_assert_int_eq(sc_pool_destroy(pool), SC_OK);
 }
@@ -291,6 +307,13 @@ END_TEST
 
 /* ---- audit ---- */
 
+START_TEST(audit__refuses_null)
+{
+    ck_assert_int_eq(sc_pool_audit(NULL, false), SC_ERR_INVALID);
+    ck_assert_int_eq(sc_pool_audit(NULL, true), SC_ERR_INVALID);
+}
+END_TEST
+
 #define AUDIT_SEES(plant, mend)                                                                    \
     do {                                                                                           \
         plant;                                                                                     \
@@ -330,7 +353,6 @@ START_TEST(audit__sees_every_planted_fault)
         ck_assert_int_eq(sc_pool_audit(pool, false), SC_OK); /* not asked for */
         *last = 0;
     }
-    ck_assert_int_eq(sc_pool_audit(NULL, false), SC_ERR_INVALID);
     ck_assert_int_eq(sc_pool_free(pool, &s[3], 3), SC_OK);
     ck_assert_int_eq(sc_pool_destroy(pool), SC_OK);
 }
@@ -454,9 +476,11 @@ static Suite *pool_suite(void)
     tcase_add_test(tc, check__knows_live_handles_alone);
     tcase_add_test(tc, generation__wraps);
     tcase_add_test(tc, owner__tags_are_counted);
+    tcase_add_test(tc, owner__refuses_bad_arguments_and_stale_handles);
     tcase_add_test(tc, ids__are_checked_in_bulk);
     tcase_add_test(tc, destroy__is_refused_while_in_use);
     tc = add_case(suite, "audit");
+    tcase_add_test(tc, audit__refuses_null);
     tcase_add_test(tc, audit__sees_every_planted_fault);
     tcase_add_test(tc, model__random_calls_agree);
     tcase_add_test(tc, threads__share_a_pool);

@@ -63,7 +63,7 @@ static sc_fingerprint print_of(const sc_schema_options *options)
 
 /* ---- creation ---- */
 
-START_TEST(dtype__bytes)
+START_TEST(dtype__bytes_and_zero_for_unknown_ones)
 {
     ck_assert_uint_eq(sc_dtype_bytes(SC_DTYPE_F32), 4);
     ck_assert_uint_eq(sc_dtype_bytes(SC_DTYPE_BF16), 2);
@@ -286,7 +286,7 @@ START_TEST(create__each_allocation_fails_once)
 }
 END_TEST
 
-START_TEST(retain__counts)
+START_TEST(retain__counts_and_ignores_null)
 {
     struct fail_alloc fa;
     struct small s;
@@ -392,11 +392,6 @@ START_TEST(revision__changes_the_fingerprint_alone)
     sc_schema *schema = small_create(), *other = NULL, *same = NULL;
     sc_fingerprint a, b, c;
     uint64_t bytes_a, bytes_b;
-    ck_assert_int_eq(sc_schema_with_revision(NULL, "r", NULL, &other), SC_ERR_INVALID);
-    ck_assert_int_eq(sc_schema_with_revision(schema, NULL, NULL, &other), SC_ERR_INVALID);
-    ck_assert_int_eq(sc_schema_with_revision(schema, "", NULL, &other), SC_ERR_INVALID);
-    ck_assert_int_eq(sc_schema_with_revision(schema, "r", NULL, NULL), SC_ERR_INVALID);
-    ck_assert_ptr_null(other);
     ck_assert_int_eq(sc_schema_with_revision(schema, "r2", NULL, &other), SC_OK);
     ck_assert_int_eq(sc_schema_with_revision(other, "r1", NULL, &same), SC_OK);
     ck_assert_int_eq(sc_schema_fingerprint(schema, &a), SC_OK);
@@ -410,6 +405,23 @@ START_TEST(revision__changes_the_fingerprint_alone)
     sc_schema_release(schema);
     sc_schema_release(other);
     sc_schema_release(same);
+}
+END_TEST
+
+START_TEST(revision__bad_arguments)
+{
+    sc_schema *schema = small_create(), *other = NULL;
+    struct fail_alloc fa;
+    fail_alloc_init(&fa);
+    sc_allocator half = fa.allocator;
+    half.free = NULL;
+    ck_assert_int_eq(sc_schema_with_revision(NULL, "r", NULL, &other), SC_ERR_INVALID);
+    ck_assert_int_eq(sc_schema_with_revision(schema, NULL, NULL, &other), SC_ERR_INVALID);
+    ck_assert_int_eq(sc_schema_with_revision(schema, "", NULL, &other), SC_ERR_INVALID);
+    ck_assert_int_eq(sc_schema_with_revision(schema, "r", &half, &other), SC_ERR_INVALID);
+    ck_assert_int_eq(sc_schema_with_revision(schema, "r", NULL, NULL), SC_ERR_INVALID);
+    ck_assert_ptr_null(other);
+    sc_schema_release(schema);
 }
 END_TEST
 
@@ -652,7 +664,7 @@ START_TEST(preset__bytes_are_those_of_the_table)
 }
 END_TEST
 
-START_TEST(preset__names_are_listed_and_all_differ)
+START_TEST(preset__names_are_listed_all_differ_and_end_in_null)
 {
     sc_fingerprint prints[2 * ROWS];
     uint32_t n = 0;
@@ -815,7 +827,7 @@ static Suite *schema_suite(void)
 {
     Suite *suite = suite_create("schema");
     TCase *tc = add_case(suite, "create");
-    tcase_add_test(tc, dtype__bytes);
+    tcase_add_test(tc, dtype__bytes_and_zero_for_unknown_ones);
     tcase_add_test(tc, create__copies_what_it_was_given);
     tcase_add_test(tc, create__a_window_without_blocks_is_one_even_block);
     tcase_add_test(tc, create__refuses_bad_options);
@@ -823,12 +835,13 @@ static Suite *schema_suite(void)
     tcase_add_test(tc, create__refuses_a_window_not_shorter_than_the_chunk);
     tcase_add_test(tc, create__refuses_parts_of_a_tebibyte);
     tcase_add_test(tc, create__each_allocation_fails_once);
-    tcase_add_test(tc, retain__counts);
+    tcase_add_test(tc, retain__counts_and_ignores_null);
     tcase_add_test(tc, read__bad_arguments);
     tc = add_case(suite, "fingerprint and grid");
     tcase_add_test(tc, fingerprint__is_fixed_for_all_time);
     tcase_add_test(tc, fingerprint__covers_everything_that_tells_states_apart);
     tcase_add_test(tc, revision__changes_the_fingerprint_alone);
+    tcase_add_test(tc, revision__bad_arguments);
     tcase_add_test(tc, grid__is_the_lcm_of_chunks_and_page);
     tc = add_case(suite, "shard");
     tcase_add_test(tc, shard__cuts_heads_and_blocks);
@@ -838,7 +851,7 @@ static Suite *schema_suite(void)
     tcase_add_test(tc, shard__groups_that_ranks_cannot_share_are_refused);
     tc = add_case(suite, "preset");
     tcase_add_test(tc, preset__bytes_are_those_of_the_table);
-    tcase_add_test(tc, preset__names_are_listed_and_all_differ);
+    tcase_add_test(tc, preset__names_are_listed_all_differ_and_end_in_null);
     tcase_add_test(tc, preset__placement_of_layers_where_public);
     tcase_add_test(tc, preset__serves_the_usual_tensor_parallel_sizes);
     tcase_add_test(tc, preset__bad_arguments);

@@ -14,8 +14,8 @@ void sc_pool_unhold(sc_pool *pool);
 sc_status sc_pool_find_part(const sc_pool *pool, uint32_t layer, sc_part_kind kind, uint32_t index,
     uint32_t *part_out);
 
-/* The caller's allocator of the pool's bookkeeping, NULL for the default; lives as long as the pool.
- * What works on a pool (copies, codecs) takes its short-lived memory from there too. */
+/* The caller's allocator of the pool's bookkeeping, NULL for the default; lives as long as the
+ * pool. What works on a pool (copies, codecs) takes its short-lived memory from there too. */
 const sc_allocator *sc_pool_allocator(const sc_pool *pool);
 
 /* Ids below this are legal, the null slot included: slot_count + 1. */
