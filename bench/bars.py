@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Draws bars of what a benchmark printed with --json: one JSON object a line on standard input.
+
+./dev bench replay --bars pipes statecache-bench through this. Numbers that are compared share one
+scale, which starts at zero; smaller or larger is better as the heading says.
+"""
+import json
+import sys
+
+WIDTH = 50
+
+# Heading and rows (label, path in the object) of each picture that `replay` gives.
+REPLAY = [
+    ("prompt tokens hit, percent: more is better", [
+        ("with the cache", ("cached", "hit_percent")),
+        ("ideal, ends", ("ideal_end_percent",)),
+        ("ideal, ends and branches", ("ideal_end_branch_percent",))]),
+    ("tokens computed: fewer is better", [
+        ("with the cache", ("cached", "computed_tokens")),
+        ("cold", ("cold", "computed_tokens"))]),
+    ("seconds of compute: fewer is better", [
+        ("with the cache", ("cached", "compute_s")),
+        ("cold", ("cold", "compute_s"))]),
+]
+
+
+def find(value, path):
+    """The number at `path`, or None."""
+    for key in path:
+        value = value.get(key) if isinstance(value, dict) else None
+    return value if isinstance(value, (int, float)) else None
+
+
+def draw(heading, rows):
+    """Lines of one picture; none when there is nothing to compare."""
+    rows = [(label, number) for label, number in rows if number is not None]
+    if not rows:
+        return []
+    top = max(number for _, number in rows) or 1
+    wide = max(len(label) for label, _ in rows)
+    lines = [heading]
+    for label, number in rows:
+        bar = "#" * max(1 if number > 0 else 0, round(WIDTH * number / top))
+        lines.append(f"  {label:{wide}}  {bar:{WIDTH}}  {number:.6g}")
+    return lines
+
+
+def pictures(result):
+    """The pictures of one result; an object of another benchmark gives its metric's quantiles."""
+    if result.get("bench") == "replay":
+        for heading, rows in REPLAY:
+            yield draw(heading, [(label, find(result, path)) for label, path in rows])
+    elif "metric" in result:
+        heading = f"{result.get('bench')} {result['metric']}, {result.get('unit', '')}"
+        yield draw(heading, [(name, find(result, (name,))) for name in ("min", "p50", "p99")])
+
+
+def main():
+    drawn = 0
+    for line in sys.stdin:
+        if line.startswith("{"):
+            for lines in pictures(json.loads(line)):
+                drawn += bool(lines)
+                print("\n".join(lines))
+    if not drawn:
+        sys.exit("bars: no result to draw on standard input")
+
+
+if __name__ == "__main__":
+    main()
