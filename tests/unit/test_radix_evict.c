@@ -108,6 +108,23 @@ START_TEST(evict__the_parent_of_a_used_leaf_is_as_recent)
 }
 END_TEST
 
+/* The use of a path outlives the leaf at its end: what is left of the path is as recent. */
+START_TEST(evict__a_removed_child_leaves_its_use_to_the_parent)
+{
+    BEGIN();
+    tr_insert(t, KEY(1, 2), 0);
+    tr_insert(t, KEY(7, 8), 0);
+    struct sc_radix_receipt receipt = tr_lock(t, t->in.node, LOCK_KV);
+    tr_insert(t, KEY(1, 2, 3), 0);
+    ck_assert_uint_eq(tr_evict_kv(t, 1, NULL), 1); /* 3: all else is inner or locked */
+    tr_unlock(t, receipt);
+    ck_assert_uint_eq(tr_evict_kv(t, 1, NULL), 2);
+    ck_assert_uint_eq(tr_match(t, KEY(7, 8)).kv_len, 0);
+    ck_assert_uint_eq(tr_match(t, KEY(1, 2)).kv_len, 2);
+    END;
+}
+END_TEST
+
 /* A public tree evicted a just matched prefix first. */
 START_TEST(evict__a_matched_prefix_outlives_older_keys)
 {
@@ -261,6 +278,7 @@ Suite *radix_evict_suite(void)
     ADD(lock__shared_path_counts_once_a_branch); ADD(lock__unlock_twice_changes_nothing);
     ADD(lock__survives_splits_of_its_path); ADD(lock__does_not_count_as_use);
     ADD(evict__the_parent_of_a_used_leaf_is_as_recent);
+    ADD(evict__a_removed_child_leaves_its_use_to_the_parent);
     ADD(evict__a_matched_prefix_outlives_older_keys);
     ADD(evict__at_least_n_and_at_most_a_node_more); ADD(evict__zero_is_nothing);
     ADD(evict__never_allocates); ADD(drop__refuses_a_locked_snapshot);
