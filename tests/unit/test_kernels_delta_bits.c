@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Bits of the delta rule (design contracts 7 to 11): whatever is done to one sequence, cutting it on
+/* Bits of the delta rule (contracts 7 to 11): whatever is done to one sequence, cutting it on
  * the grid, packing it with others, padding, another layout, a save, gives the bits of not having
  * done so. Each test runs for GDN and KDA, fp32 and bf16 states, and the forms that apply. */
 #include <check.h>
@@ -148,8 +148,7 @@ START_TEST(delta__layouts_agree)
         rig_same_slots(&two, 2, &one, 2);
         for (int32_t s = 0; s < SLOTS; s++) {
             const uint8_t *gap = (uint8_t *)rig_slot(&two, s) + dense;
-            for (size_t n = 0; s + 1 < SLOTS && n < 2 * dense + 256; n++)
-                ck_assert_uint_eq(gap[n], 0xff);
+            if (s + 1 < SLOTS) rig_all_bytes(gap, 2 * dense + 256, 0xff);
             if (s != 1 && s != 2) rig_untouched(&two, s);
         }
         free(want), free(one.memory), free(two.memory), rig_delta_free(&d);
@@ -257,8 +256,7 @@ START_TEST(delta__empty_rows_move_the_state_as_it_is)
         rig_run(&d, &pool, pieces, 3, NULL, 0);
         rig_same_slots(&pool, 1, &was, 1);
         rig_same_slots(&pool, 2, &was, 1);
-        const uint8_t *zero = rig_slot(&pool, 3);
-        for (size_t n = 0; n < rig_part_bytes(&pool); n++) ck_assert_uint_eq(zero[n], 0);
+        rig_all_bytes(rig_slot(&pool, 3), rig_part_bytes(&pool), 0);
         rig_run(&d, &pool, &(struct rig_piece){0, 9, 9, 1, 1}, 1, NULL, 0);
         rig_same_slots(&pool, 1, &was, 1);
         for (int32_t s = 4; s < SLOTS; s++) rig_untouched(&pool, s);
@@ -288,7 +286,7 @@ static void decode_token(struct rig_delta *d, const struct rig_pool *pool, uint3
         .shape = d->shape, .row_count = 2, .source = sc_host_devptr(sources),
         .dest = sc_host_devptr(dests), .save = sc_host_devptr(saves), .state = pool->slots};
     RIG_OK(sc_k_delta_decode(NULL, &p, NULL));
-    for (size_t i = 0; i < vo * e; i++) ck_assert_uint_eq(o[i], 0);
+    rig_all_bytes(o, vo * e, 0);
     memcpy(rig_o(d, 0, t), o + vo * e, vo * e);
     free(rows), free(g), free(beta), free(qkv), free(o);
 }
@@ -336,7 +334,7 @@ START_TEST(delta__strides_of_tensors_change_no_bit)
     RIG_OK(sc_k_delta_chunk(NULL, &b.p, NULL));
     for (size_t t = 0; t < 150; t++) {
         ck_assert_mem_eq(o + t * n * e, want + t * vo * e, vo * e);
-        for (size_t i = vo * e; i < n * e; i++) ck_assert_uint_eq(o[t * n * e + i], 0xff);
+        rig_all_bytes(o + t * n * e + vo * e, (n - vo) * e, 0xff);
     }
     rig_same_slots(&two, 2, &one, 2);
     free(rows), free(packed), free(o), rig_batch_free(&b);
@@ -344,8 +342,8 @@ START_TEST(delta__strides_of_tensors_change_no_bit)
 }
 END_TEST
 
-/* Slots 1 GiB apart: element offsets beyond 2^31 and byte offsets beyond 2^33. Untouched pages of the
- * map cost nothing. */
+/* Slots 1 GiB apart: element offsets beyond 2^31 and byte offsets beyond 2^33. Untouched pages of
+ * the map cost nothing. */
 START_TEST(delta__slots_beyond_2_31_elements)
 {
     for (int f = 0; f < 2; f++) {
