@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What the files of the cache's model test share. README.md says which file does what.
  *
- * A *world* is one seed: one schema, one or two pools and one cache, sized and weighted by the seed,
- * and the naive model of what they must contain. The real objects are driven through the public API
- * alone; the model learns what was evicted from the answers, since it does not predict the order,
- * but bounds every answer (model_records.c).
+ * A *world* is one seed: one schema, one or two pools and one cache, sized and weighted by the
+ * seed, and the naive model of what they must contain. The real objects are driven through the
+ * public API alone; the model learns what was evicted from the answers, since it does not predict
+ * the order, but bounds every answer (model_records.c).
  *
  * Stamps. The fake forward computes no numbers but a 64-bit *stamp* per state: a hash chain over
  * the tokens and over how they were computed, built like the real arithmetic: prefill restarts the

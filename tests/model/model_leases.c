@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Leases: acquire, append, adopt, release and what can be read of them. A lease's committed state is
- * checked in three ways that must agree: the stamp that its forwards made, the stamp of a cold run
- * by the history that the cache reports, and the KV stamps of the ids that it reads. */
+/* Leases: acquire, append, adopt, release and what can be read of them. A lease's committed state
+ * is checked in three ways that must agree: the stamp that its forwards made, the stamp of a cold
+ * run by the history that the cache reports, and the KV stamps of the ids that it reads. */
 #include <string.h>
 
 #include "cache_model.h"
@@ -198,7 +198,8 @@ static void lease_begin(struct world *w, sc_lease handle, uint32_t ns, const str
     lease_check(w, lease, true);
     check_new_slot(w, lease, info.working_slot);
     w->acquired++;
-    decided(w, mix(info.resume_len, (uint64_t)info.working_slot << 32 | (uint32_t)info.source_slot));
+    decided(w, mix(info.resume_len, (uint32_t)info.working_slot));
+    decided(w, (uint32_t)info.source_slot);
 }
 
 /* Requests that must be refused, and how. */

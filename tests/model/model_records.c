@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What look-ups may answer.
  *
- * Snapshots: one record for each (namespace, exact tokens) at which a save was ever attempted. A hit
- * must name a record that is not known to be dead, and a record that an answer passes over is dead
- * from then on: that takes an eviction, and evictions are counted (world_after_op). The census asks
- * for every record and every path by its exact length: as many must answer as the cache says it has.
+ * Snapshots: one record for each (namespace, exact tokens) at which a save was ever attempted. A
+ * hit must name a record that is not known to be dead, and a record that an answer passes over is
+ * dead from then on: that takes an eviction, and evictions are counted (world_after_op). The census
+ * asks for every record and every path by its exact length: as many must answer as the cache says
+ * that it has.
  *
- * KV: every path that was ever committed; a look-up cannot match more pages than one of them shares.
- * The census cuts paths back to what is there.
+ * KV: every path that was ever committed; a look-up cannot match more pages than one of them
+ * shares. The census cuts paths back to what is there.
  *
  * All of it plain arrays that are scanned. A hash of the tokens only skips comparisons early. */
 #include <stdlib.h>
@@ -75,8 +76,8 @@ static sc_status raw_lookup(struct world *w, const sc_key *keys, uint32_t count,
     return status;
 }
 
-/* After a commit or a release: is the snapshot that was attempted there? One that is not was skipped
- * or evicted at once: the caller accounts for that. */
+/* After a commit or a release: is the snapshot that was attempted there? One that is not was
+ * skipped or evicted at once: the caller accounts for that. */
 static void record_settle(struct world *w, struct record *record)
 {
     if (w->twin) return;
@@ -230,8 +231,8 @@ static void check_answer(struct world *w, uint32_t ns, const int32_t *tokens, ui
         uint32_t same = common(w->paths[i].tokens, w->paths[i].len, tokens, bound);
         if (same > known) known = same;
     }
-    CHECK(w, kv <= known - known % page || w->cfg.without_kv, "kv_len %u, but only %u tokens were ever there", kv,
-        known);
+    CHECK(w, kv <= known - known % page || w->cfg.without_kv,
+        "kv_len %u, but only %u tokens were ever there", kv, known);
     uint32_t branch = kv - kv % w->cfg.grid;
     if (w->cfg.without_kv) { /* the tree knows more tokens than it has KV for: none */
         branch = answer->branch_len ? answer->branch_len : branch;
@@ -247,7 +248,8 @@ static void check_answer(struct world *w, uint32_t ns, const int32_t *tokens, ui
         (int)reason, state, whole);
     CHECK(w, reason != SC_REASON_EVICTED || beyond, "evicted, but nothing was saved beyond %u",
         state);
-    CHECK(w, reason != SC_REASON_NO_STATE || kv > state || w->cfg.without_kv, "kv_len %u, state_len %u", kv, state);
+    CHECK(w, reason != SC_REASON_NO_STATE || kv > state || w->cfg.without_kv,
+        "kv_len %u, state_len %u", kv, state);
     CHECK(w, reason != SC_REASON_NO_PREFIX || kv == state, "kv_len %u, state_len %u", kv, state);
     CHECK(w, reason != SC_REASON_PENDING && reason < SC_REASON_COUNT, "reason %d", (int)reason);
     if (state > 0) w->op_hit = true;

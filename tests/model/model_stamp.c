@@ -6,10 +6,10 @@
  *                                   each piece starts the chain anew from the state before it
  *   decode [from, to)    one piece a token, of another form
  *
- * A prompt cut at multiples of the chunk has the same pieces, hence the same stamps; a cut elsewhere
- * makes two pieces out of one and changes every later stamp, as it changes bits in real arithmetic.
- * The KV of a token hangs on the state at the start of its piece and on the piece's tokens up to
- * itself: never on later ones.
+ * A prompt cut at multiples of the chunk has the same pieces, hence the same stamps; a cut
+ * elsewhere makes two pieces out of one and changes every later stamp, as it changes bits in real
+ * arithmetic. The KV of a token hangs on the state at the start of its piece and on the piece's
+ * tokens up to itself: never on later ones.
  *
  * In a slot every part carries the stamp twice, each time mixed with the part's number, so that a
  * part that a mover forgot or a copy of half a slot shows. */

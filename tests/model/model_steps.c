@@ -144,7 +144,7 @@ static void check_end(struct world *w, const sc_row *row, const struct m_lease *
     bool wants_decode = row->to - row->from == 1 && row->from >= lease->prompt_len;
     CHECK(w, decode == wants_decode, "row %u..%u of a prompt of %u: decode %d", row->from, row->to,
         lease->prompt_len, decode);
-    /* Where no grid point lies in the row, a chunk's end does as well: no save there, but no cut. */
+    /* Without a grid point in the row a chunk's end serves: no save there, but no cut. */
     if (cut <= row->from) cut = row->to - row->to % w->cfg.chunk_grid;
     if (end == row->to) {
         bool point = row->point_count > 0 && row->points[row->point_count - 1] == row->to;
@@ -445,7 +445,8 @@ static void commit_draw(struct world *w, struct commit_in *in)
         for (uint32_t p = 0; p < pages; p++) {
             int32_t id = w->kv_free[w->kv_free_count - 1 - in->id_count++];
             in->ids[i][p] = id;
-            w->kv_stamp[id] = row->next.page[row->from / w->cfg.page + p]; /* the forward wrote it */
+            /* The forward wrote it. */
+            w->kv_stamp[id] = row->next.page[row->from / w->cfg.page + p];
         }
         in->ids[i][pages] = 0;
         in->row[in->count] = i;

@@ -214,8 +214,8 @@ void world_init(struct world *w, uint64_t seed, uint64_t steps, enum plant plant
     sc_prng_seed(&w->rng_read, sc_mix64(seed));
     fail_alloc_init(&w->fa);
     config_draw(w);
-    model_trace(w, "page %u grid %u/%u slots %u extras %u leases %u rows %u saves %u kv %d token_max "
-        "%u path %u flags %x decode %u cuts %d flaky %d", w->cfg.page, w->cfg.chunk_grid,
+    model_trace(w, "page %u grid %u/%u slots %u extras %u leases %u rows %u saves %u kv %d "
+        "token_max %u path %u flags %x decode %u cuts %d flaky %d", w->cfg.page, w->cfg.chunk_grid,
         w->cfg.grid, w->cfg.slot_count, w->cfg.extra_count, w->cfg.lease_max, w->cfg.row_max,
         w->cfg.save_max, !w->cfg.without_kv, (uint32_t)w->cfg.token_max, w->cfg.path_max,
         w->cfg.save_flags, w->cfg.decode_interval, w->cfg.keep_cuts, w->cfg.flaky);

@@ -167,7 +167,8 @@ static void run_seed(uint64_t seed, uint64_t steps, enum plant plant, bool with_
     uint64_t again = run_world(seed, steps, plant, true);
     totals = before;
     totals.twins++;
-    CHECK(&world, decisions == again, "the same mutating calls without look-ups give other answers");
+    CHECK(&world, decisions == again,
+        "the same mutating calls without look-ups give other answers");
 }
 
 static void print_u64(const char *name, const uint64_t *values, uint32_t count)
@@ -257,7 +258,7 @@ static int check_totals(uint32_t missing)
     return rc;
 }
 
-/* Runs the test in a child with this fault; returns its exit code (128 + signal) and its last words. */
+/* Runs the test in a child with this fault; returns its exit code (128 + signal) and its words. */
 static int run_child(const char *program, enum plant plant, char *said, size_t said_bytes)
 {
     int ends[2];
