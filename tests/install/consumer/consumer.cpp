@@ -2,8 +2,8 @@
 /* Uses the installed headers and library from C++: a schema and a pool slot. */
 #include <statecache/statecache.h>
 
+#include <cstdint>
 #include <cstdio>
-#include <cstring>
 
 int main()
 {
