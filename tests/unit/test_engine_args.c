@@ -604,15 +604,16 @@ START_TEST(sc_step_plan__token_overflow)
     options.cache.lease_token_max = TOKENS;
     options.cache.lease_max = LEASES;
     rig_init_pools(&rig, &options);
+    int32_t *zeros = calloc(TOKENS, sizeof *zeros);
     alias = calloc(1, ALIAS_BYTES);
-    ck_assert_ptr_nonnull(alias);
+    ck_assert(alias && zeros);
     sc_allocator allocator = {rig.fa.allocator.ctx, alias_alloc, alias_free};
     rig_cache_options(&rig, &options, &cache_options);
     cache_options.allocator = &allocator;
     rig_ok(sc_cache_create(&cache_options, &rig.cache));
     rig_ok(sc_namespace_open(rig.cache, NULL, 0, 0, &rig.ns));
     for (uint32_t i = 0; i < LEASES; i++) {
-        sc_request request = {.key = rig_key(&rig, alias, TOKENS)};
+        sc_request request = {.key = rig_key(&rig, zeros, TOKENS)};
         rows[i].to = TOKENS;
         rig_ok(sc_cache_acquire(rig.cache, &request, 1, 0, &rows[i].lease, each));
         ck_assert_int_eq(each[0], SC_OK);
@@ -628,6 +629,7 @@ START_TEST(sc_step_plan__token_overflow)
     }
     rig_deinit(&rig);
     free(alias);
+    free(zeros);
 }
 END_TEST
 
