@@ -7,3 +7,6 @@ foreach(name backend delta delta_bits conv small args)
             SC_FIXTURE_DIR="${PROJECT_SOURCE_DIR}/tests/oracle/fixtures")
     endif()
 endforeach()
+if(TARGET test_kernels_small)
+    target_include_directories(test_kernels_small PRIVATE ${PROJECT_SOURCE_DIR}/kernels) # ref_math.h
+endif()
