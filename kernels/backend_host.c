@@ -35,7 +35,8 @@ static sc_status host_alloc(sc_backend *b, uint64_t bytes, struct sc_backend_mem
     uint64_t raw_base = sc_host_devptr(raw);
     uint64_t base = (raw_base + align - 1) / align * align;
     uint64_t tail_bytes = raw_base + want_bytes - (base + map_bytes);
-    /* Giving the margins back cannot matter for correctness; a refusal only wastes address space. */
+    /* Giving the margins back cannot matter for correctness; a refusal only wastes address
+     * space. */
     if (base > raw_base) (void)munmap(raw, base - raw_base);
     if (tail_bytes > 0) (void)munmap(sc_host_ptr(base + map_bytes), tail_bytes);
 

@@ -3,8 +3,8 @@
  *
  * The elementary functions are written out instead of taken from libm: loops over them vectorise,
  * and the bits do not depend on the C library or on which variant it picks for the processor.
- * Everything is plain fp32, add and multiply apart (-ffp-contract=off), in source order, so that the
- * compiler cannot change a bit whatever vector width it uses. */
+ * Everything is plain fp32, add and multiply apart (-ffp-contract=off), in source order, so that
+ * the compiler cannot change a bit whatever vector width it uses. */
 #ifndef SC_REF_MATH_H
 #define SC_REF_MATH_H
 

@@ -16,17 +16,18 @@
  *   o_i  = S (q_i D(i,start)) + sum_{j<=i} p_ij u_j
  *   S    = S D(last,start) + sum_j u_j (k_j D(last,j))^T
  *
- * That is the WY form with the inverse applied instead of built: w and u of the usual split are never
- * made. D is a running product of alpha = exp(g) <= 1, never exp of a difference of sums: no exponent
- * is positive whatever the gate, no cancellation in long sums, and g = -inf works. What has decayed
- * below 2^-100 is taken as 0, which keeps denormals (slow) out of the loops.
+ * That is the WY form with the inverse applied instead of built: w and u of the usual split are
+ * never made. D is a running product of alpha = exp(g) <= 1, never exp of a difference of sums: no
+ * exponent is positive whatever the gate, no cancellation in long sums, and g = -inf works. What
+ * has decayed below 2^-100 is taken as 0, which keeps denormals (slow) out of the loops.
  *
  * Bits. Each output element is a sum in source order whose terms belong to tokens at or before it,
  * and to one head; tiles of the matrix product only choose which elements are worked on together.
  * 16-bit states: S is rounded at each chunk end and at the row's end; the rounded S goes on.
  *
- * Bytes moved: each state once in and once out, plus the saves. Cost for a chunk and head: 3 C K V +
- * C^2 (K + V) multiply-adds. Scratch: one head's (delta_scratch.h), so inner loops run in cache. */
+ * Bytes moved: each state once in and once out, plus the saves. Cost for a chunk and head: 3 C K V
+ * + C^2 (K + V) multiply-adds. Scratch: one head's (delta_scratch.h), so inner loops run in
+ * cache. */
 #include "delta/delta_ref.h"
 #include "delta/delta_scratch.h"
 #include "kernel_dispatch.h"
@@ -64,8 +65,8 @@ uint64_t sc_delta_chunk_scratch(const sc_k_delta_params *params,
     return used;
 }
 
-/* c[i][j] += sum_t a(i, t) b[t][j], t ascending, for a tile of 4 rows and two vectors. a(i, t) lies at
- * a[i * a_row + t * a_col]. */
+/* c[i][j] += sum_t a(i, t) b[t][j], t ascending, for a tile of 4 rows and two vectors. a(i, t) lies
+ * at a[i * a_row + t * a_col]. */
 enum { TILE_M = 4, LANES = SC_REF_TILE_LANES, TILE_N = 2 * LANES };
 
 SC_REF_INLINE void tile_full(uint32_t terms, const float *restrict a, size_t a_row, size_t a_col,

@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The delta rule token by token on the host: packed batches and packed decode.
  *
- * Rows of S never meet: row v needs only its own K values and q, k, alpha of the token. So a block of
- * rows stays in a buffer on the stack while the tokens of one sequence pass:
+ * Rows of S never meet: row v needs only its own K values and q, k, alpha of the token. So a block
+ * of rows stays in a buffer on the stack while the tokens of one sequence pass:
  *
  *   S[v0 .. v0+n) --load--> block --step--> ... --step--> block --store--> dest, saves
  *
- * 16-bit states are rounded after every step, which is what storing and loading them would do; hence
- * T tokens in one call and T calls of one token give the same bits.
+ * 16-bit states are rounded after every step, which is what storing and loading them would do;
+ * hence T tokens in one call and T calls of one token give the same bits.
  *
- * Bytes moved: each state once in and once out. Cost: about 4 K V multiply-adds a token and head. */
+ * Bytes moved: each state once in and once out. Cost: about 4 K V multiply-adds a token and
+ * head. */
 #include "delta/delta_ref.h"
 #include "gates/gate_math.h"
 #include "kernel_dispatch.h"

@@ -34,9 +34,9 @@
  * Numerics. Gate and state arithmetic is fp32; products are rounded before they are added (no fused
  * multiply-add), in an order that depends on the shape of one head only: the bits of one sequence
  * depend neither on the batch, its packing, neighbours, padding or layout, nor on later tokens.
- * bf16 states are rounded (nearest even) after each token (decode, recurrent) or each chunk (chunk),
- * and the rounded value is what is carried on, so that resuming from a stored state gives the bits
- * of not having stopped.
+ * bf16 states are rounded (nearest even) after each token (decode, recurrent) or each chunk
+ * (chunk), and the rounded value is what is carried on, so that resuming from a stored state gives
+ * the bits of not having stopped.
  *
  * Threads: any, on disjoint outputs. */
 #ifndef STATECACHE_KERNELS_H
@@ -67,7 +67,8 @@ typedef struct sc_k_slots {
     sc_devptr base;
     int64_t slot_stride; /* bytes */
     sc_dtype dtype;      /* F32 or BF16 */
-    uint32_t slot_count; /* ids below this are legal, null slot included; 0: not known, not checked */
+    /* ids below this are legal, null slot included; 0: not known, not checked */
+    uint32_t slot_count;
 } sc_k_slots;
 
 /** The saves of a call; all zero: none. */
@@ -139,7 +140,8 @@ SC_API sc_status sc_k_conv_update(sc_backend *backend, const sc_k_conv_update_pa
 typedef enum sc_k_gate {
     SC_K_GATE_GDN = 1,          /* g = -exp(A_log[h]) * softplus(a[t,h] + dt_bias[h]) */
     SC_K_GATE_KDA_SOFTPLUS = 2, /* the same for each k: a [t,h,k], dt_bias [h,k] */
-    SC_K_GATE_KDA_BOUNDED = 3   /* g = lower_bound * sigmoid(exp(A_log[h]) * (a + dt_bias)[t,h,k]) */
+    /* g = lower_bound * sigmoid(exp(A_log[h]) * (a + dt_bias)[t,h,k]) */
+    SC_K_GATE_KDA_BOUNDED = 3
 } sc_k_gate;
 
 /** Weights of the gates of one layer. */
@@ -152,8 +154,8 @@ typedef struct sc_k_gate_weights {
     bool beta_doubled; /* beta = 2 * sigmoid(b): negative eigenvalues */
 } sc_k_gate_weights;
 
-/** Log gates g <= 0 and write strengths beta = sigmoid(b), both fp32. softplus(x) = x above 20, else
- * log1p(exp(x)). Either output may be left out (0), with its input. */
+/** Log gates g <= 0 and write strengths beta = sigmoid(b), both fp32. softplus(x) = x above 20,
+ * else log1p(exp(x)). Either output may be left out (0), with its input. */
 typedef struct sc_k_gates_params {
     sc_devptr a;      /* [token_count, a_stride] of `dtype`; heads, or heads * dim for KDA */
     sc_devptr b;      /* [token_count, b_stride] of `dtype`; heads */
@@ -215,7 +217,7 @@ typedef struct sc_k_gated_rmsnorm_params {
 SC_API sc_status sc_k_gated_rmsnorm(sc_backend *backend, const sc_k_gated_rmsnorm_params *params,
     sc_stream *stream);
 
-/* ------------------------------------------------------------------------------- gated delta rule */
+/* ----------------------------------------------------------------------------- gated delta rule */
 
 typedef enum sc_k_kind {
     SC_K_KIND_GDN = 1, /* one decay for each v head: g [t, v_heads] */
@@ -271,13 +273,13 @@ SC_API sc_status sc_k_delta_recurrent(sc_backend *backend, const sc_k_delta_para
  * first and the last may be shorter. The prefill form at every length. */
 SC_API sc_status sc_k_delta_chunk(sc_backend *backend, const sc_k_delta_params *params,
     sc_stream *stream);
-/** Bytes of scratch that a chunk call with these shapes needs; the pointers of `params` are ignored.
- * Grows with token_count and row_count at most (on the host with neither). */
+/** Bytes of scratch that a chunk call with these shapes needs; the pointers of `params` are
+ * ignored. Grows with token_count and row_count at most (on the host with neither). */
 SC_API sc_status sc_k_delta_chunk_scratch(sc_backend *backend, const sc_k_delta_params *params,
     uint64_t *bytes_out);
 
-/** One token in each row, from the packed row [q | k | v] as the conv left it. Gates are either given
- * (g and beta) or computed from a, b and the weights, with the bits of sc_k_gates(). */
+/** One token in each row, from the packed row [q | k | v] as the conv left it. Gates are either
+ * given (g and beta) or computed from a, b and the weights, with the bits of sc_k_gates(). */
 typedef struct sc_k_delta_decode_params {
     sc_devptr qkv;      /* [row_count, qkv_stride]: 2 * heads * k_dim + v_heads * v_dim used */
     sc_devptr o;        /* out [row_count, o_stride]: v_heads * v_dim written */
