@@ -173,9 +173,14 @@ static inline uint8_t *fix_bytes(const sc_pool *pool, uint32_t part, uint32_t sl
     return (uint8_t *)sc_host_ptr(view.base) + (int64_t)slot * view.slot_stride;
 }
 
-static inline uint8_t fix_byte(uint32_t tag, uint32_t part, uint64_t at)
+static inline uint64_t fix_seed(uint32_t tag, uint32_t part)
 {
-    return (uint8_t)(sc_mix64(((uint64_t)tag << 40) ^ ((uint64_t)part << 32) ^ at) | 1);
+    return sc_mix64(((uint64_t)tag << 32) ^ part);
+}
+
+static inline uint8_t fix_byte(uint64_t seed, uint64_t at)
+{
+    return (uint8_t)(((seed >> (at % 8 * 8)) + 38 * at + 10 * (at >> 7)) | 1);
 }
 
 /* Contents that depend on tag, part and place; no byte is 0. */
@@ -184,9 +189,9 @@ static inline void fix_fill(const sc_pool *pool, uint32_t slot, uint32_t tag)
     uint32_t parts = fix_info(pool).part_count;
     for (uint32_t part = 0; part < parts; part++) {
         uint8_t *bytes = fix_bytes(pool, part, slot);
-        uint64_t count = fix_view(pool, part).bytes;
+        uint64_t count = fix_view(pool, part).bytes, seed = fix_seed(tag, part);
         for (uint64_t i = 0; i < count; i++) {
-            bytes[i] = fix_byte(tag, part, i);
+            bytes[i] = fix_byte(seed, i);
         }
     }
 }
@@ -197,9 +202,9 @@ static inline bool fix_holds(const sc_pool *pool, uint32_t slot, uint32_t tag)
     uint32_t parts = fix_info(pool).part_count;
     for (uint32_t part = 0; part < parts; part++) {
         const uint8_t *bytes = fix_bytes(pool, part, slot);
-        uint64_t count = fix_view(pool, part).bytes;
+        uint64_t count = fix_view(pool, part).bytes, seed = fix_seed(tag, part);
         for (uint64_t i = 0; i < count; i++) {
-            if (bytes[i] != (tag ? fix_byte(tag, part, i) : 0)) return false;
+            if (bytes[i] != (tag ? fix_byte(seed, i) : 0)) return false;
         }
     }
     return true;
