@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The subcommands of statecache-bench: argv[0] is the subcommand's name; returns the exit status. */
+/* The subcommands of statecache-bench: argv[0] is the subcommand's name; returns the exit
+ * status. */
 #ifndef BENCH_MAIN_H
 #define BENCH_MAIN_H
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Batch-invariant arithmetic of the served model: the bits of one row depend on that row and on the
- * weights alone, not on how many rows there are, in which tile it was computed or with how wide a vector
- * unit. Each output is one sum in one fixed order, products rounded before they are added. */
+ * weights alone, not on how many rows there are, in which tile it was computed or with how wide a
+ * vector unit. Each output is one sum in one fixed order, products rounded before they are
+ * added. */
 #ifndef BENCH_DENSE_H
 #define BENCH_DENSE_H
 
@@ -17,9 +18,9 @@ void dense_rmsnorm(const float *x, const float *weight, float *y, size_t rows, s
 /* a = silu(a) * b */
 void dense_silu_mul(float *a, const float *b, size_t count);
 
-/* One head of one token: softmax(q k / sqrt(dim)) v over `count` positions in order. The key and the
- * value of position i are `dim` floats (a multiple of 8) at rows[i] + key_at and rows[i] + value_at.
- * `score` has room for `count`. */
+/* One head of one token: softmax(q k / sqrt(dim)) v over `count` positions in order. The key and
+ * the value of position i are `dim` floats (a multiple of 8) at rows[i] + key_at and rows[i] +
+ * value_at. `score` has room for `count`. */
 struct dense_context {
     const float *const *rows;
     size_t count, key_at, value_at, dim;

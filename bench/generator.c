@@ -5,8 +5,9 @@
  *           a first turn leaves the shared system prompt at a branch point; each later turn goes on
  *           from the decoded end of the one before
  *   agent   system prompt | task -> plan                      (the root)
- *                                '-> work 1 -> result 1 | more work ...   (k children of one prompt:
- *                                '-> work 2 -> result 2                    they leave at its end)
+ *                                '-> work 1 -> result 1 | more work ...   (k children of one
+ *                                prompt: '-> work 2 -> result 2                    they leave at
+ *                                its end)
  *
  * A follow-up arrives after its predecessor has finished, plus some time to think. */
 #include <math.h>

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The best hit rate that a workload allows: unlimited memory, one request after the other in order of
- * arrival, states saved exactly where the rules say. Knows nothing of the library.
+/* The best hit rate that a workload allows: unlimited memory, one request after the other in order
+ * of arrival, states saved exactly where the rules say. Knows nothing of the library.
  *
  * A prompt can resume at depth d if some earlier request had the same first d tokens and saved a
- * state there. Positions are multiples of `unit` (1, or the block of a trace). Kept as a set of prefix
- * hashes: one 128-bit chained hash for each prefix that was seen, with a mark where a state is. */
+ * state there. Positions are multiples of `unit` (1, or the block of a trace). Kept as a set of
+ * prefix hashes: one 128-bit chained hash for each prefix that was seen, with a mark where a state
+ * is. */
 #ifndef BENCH_IDEAL_H
 #define BENCH_IDEAL_H
 

@@ -74,7 +74,8 @@ static sc_schema *small_schema(uint32_t chunk)
     return schema;
 }
 
-/* Flags of the cache for --save. Where the ids of a trace do not cover outputs, a prompt's end is the end. */
+/* Flags of the cache for --save. Where the ids of a trace do not cover outputs, a prompt's end is
+ * the end. */
 static uint32_t save_flags(const struct replay_run *run)
 {
     unsigned save = run->o.save;
@@ -121,7 +122,7 @@ static struct pass_options pass_options(const struct replay_run *run, const sc_s
     return pass;
 }
 
-/* ------------------------------------------------------------------------------------------- ideals */
+/* --------------------------------------------------------------------------------------- ideals */
 
 struct ideals {
     struct workload *workload;
@@ -159,7 +160,7 @@ static void ideals_close(struct ideals *ideals, struct replay_run *run)
     ideal_destroy(ideals->end_branch);
 }
 
-/* ---------------------------------------------------------------------------------------------- runs */
+/* ----------------------------------------------------------------------------------------- runs */
 
 static bool refers_back(const struct workload *workload)
 {

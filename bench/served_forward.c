@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* One forward of the served model.
  *
- * The rows are dealt out among threads; each runs the whole model on its rows with activations of its
- * own. Within a thread rows are packed decode first, since the library has one call for all decode
- * rows and one for all prefill rows of a layer:
+ * The rows are dealt out among threads; each runs the whole model on its rows with activations of
+ * its own. Within a thread rows are packed decode first, since the library has one call for all
+ * decode rows and one for all prefill rows of a layer:
  *
  *   packed tokens   [ d0 d1 d2 | p0 p0 p0 p0 | p1 p1 ... ]
  *                     decode     prefill, row_start[] counts from here
@@ -57,7 +57,7 @@ static sc_k_saves saves(const struct lane *lane)
         lane->save_count};
 }
 
-/* ---------------------------------------------------------------------------------------- packing */
+/* -------------------------------------------------------------------------------------- packing */
 
 static void pack_ints(struct lane *lane)
 {
@@ -142,7 +142,7 @@ static void lane_close(struct lane *lane)
     free(lane->score);
 }
 
-/* ----------------------------------------------------------------------------------- linear mixer */
+/* --------------------------------------------------------------------------------- linear mixer */
 
 /* lane->t1 (raw q k v) to lane->mixed: decode rows and prefill rows. */
 static void run_conv(struct lane *lane, uint32_t index, const struct served_layer *layer)
@@ -267,7 +267,7 @@ static void run_linear(struct lane *lane, uint32_t index, const struct served_la
     dense_apply(lane->out, layer->out, lane->t2, tokens, m->value_dim, o->hidden);
 }
 
-/* -------------------------------------------------------------------------------------- attention */
+/* ------------------------------------------------------------------------------------ attention */
 
 /* Writes the row's new keys and values into their pages, then attends token by token. */
 static void attend_row(struct lane *lane, const struct served_row *row, uint32_t first,
@@ -312,7 +312,7 @@ static void run_attention(struct lane *lane, uint32_t attention_layer,
     dense_apply(lane->out, layer->out, lane->t2, tokens, width, hidden);
 }
 
-/* ---------------------------------------------------------------------------------------- forward */
+/* -------------------------------------------------------------------------------------- forward */
 
 static void run_mlp(struct lane *lane, const struct served_layer *layer)
 {

@@ -9,7 +9,7 @@
 #include "base/prng.h"
 #include "bench_common.h"
 
-/* ---------------------------------------------------------------------------------------- weights */
+/* -------------------------------------------------------------------------------------- weights */
 
 /* Two passes over the same code: the first counts (data NULL), the second fills. */
 struct making {
@@ -98,7 +98,7 @@ static void make_weights(struct making *m, struct served_model *model)
     model->head = noise(m, (size_t)o->hidden * o->vocab, 3.0 / sqrt((double)o->hidden));
 }
 
-/* ----------------------------------------------------------------------------------------- schema */
+/* --------------------------------------------------------------------------------------- schema */
 
 uint32_t served_conv_part(const struct served_model *model, uint32_t part, uint32_t *first_out)
 {
@@ -159,7 +159,7 @@ static sc_status make_schema(struct served_model *model)
     return status;
 }
 
-/* --------------------------------------------------------------------------------------- creation */
+/* ------------------------------------------------------------------------------------- creation */
 
 static void set_shapes(struct served_model *model)
 {
@@ -209,7 +209,7 @@ void served_destroy(struct served_model *model)
     free(model);
 }
 
-/* ------------------------------------------------------------------------------------------ pages */
+/* ---------------------------------------------------------------------------------------- pages */
 
 void paged_kv_init(struct paged_kv *kv, const struct served_model *model, uint32_t page_tokens,
     uint32_t page_count)

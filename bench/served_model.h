@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The small hybrid model that the benchmark serves: what an engine's model code looks like on top of
- * statecache. Weights are seeded noise; shapes come from options.
+/* The small hybrid model that the benchmark serves: what an engine's model code looks like on top
+ * of statecache. Weights are seeded noise; shapes come from options.
  *
  *   tokens -> embedding -> [ norm, mixer, + ; norm, MLP, + ] x layers -> norm -> logits
  *
  *   linear mixer     q k v = x Wqkv -> conv (W = 4, silu) -> gated delta rule -> gated norm -> Wo
- *                    its conv window(s) and state matrix live in slots of an sc_pool and are touched
- *                    by the library's kernels alone, in place
+ *                    its conv window(s) and state matrix live in slots of an sc_pool and are
+ *                    touched by the library's kernels alone, in place
  *   attention mixer  softmax over all earlier positions, keys and values in pages of a paged_kv
  *
- * Everything that is not the library's is in dense.h: batch-invariant. So a row's bits depend on its
- * tokens and its history alone, and rows may be spread over threads. */
+ * Everything that is not the library's is in dense.h: batch-invariant. So a row's bits depend on
+ * its tokens and its history alone, and rows may be spread over threads. */
 #ifndef BENCH_SERVED_MODEL_H
 #define BENCH_SERVED_MODEL_H
 

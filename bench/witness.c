@@ -145,7 +145,7 @@ void witness_logits(const struct witness_set *set, struct witness *witness, uint
     witness->logit_at[witness->logit_count++] = at;
 }
 
-/* ----------------------------------------------------------------------------------------- sample */
+/* --------------------------------------------------------------------------------------- sample */
 
 struct pot {
     struct witness **items;
@@ -204,7 +204,7 @@ struct witness **witness_sample(struct witness_set *set, uint32_t *count_out)
     return sample.items;
 }
 
-/* ----------------------------------------------------------------------------------------- states */
+/* --------------------------------------------------------------------------------------- states */
 
 static uint32_t part_count(const sc_pool *pool)
 {

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What one served request saw and produced, kept for the check: the state it resumed from, every last
- * hidden state it computed, the logits it decoded from, the state it ended with, its history.
+/* What one served request saw and produced, kept for the check: the state it resumed from, every
+ * last hidden state it computed, the logits it decoded from, the state it ended with, its history.
  *
- * Which requests are kept is decided as they are admitted, by one reservoir for each way of resuming,
- * so that memory is bounded and every way is represented; the sample is drawn from these at the
- * end. */
+ * Which requests are kept is decided as they are admitted, by one reservoir for each way of
+ * resuming, so that memory is bounded and every way is represented; the sample is drawn from these
+ * at the end. */
 #ifndef BENCH_WITNESS_H
 #define BENCH_WITNESS_H
 

@@ -22,24 +22,28 @@
  *                          v                                v
  *                        gone  <----------------------------'        LOST --release--> gone
  *
- * Slots of one lease. W is its working slot, S a snapshot, F the slot taken in advance for a freeze:
+ * Slots of one lease. W is its working slot, S a snapshot, F the slot taken in advance
+ * for a freeze:
  *
  *     fresh              hit                 after a row            after a row that froze
  *     read 0, write W    read S, write W     read W, write W        W is now a snapshot:
  *                        (S is pinned)                              read W (pinned), write F
  *
  * So the kernels read a snapshot in place and nothing is copied; a snapshot is never written again.
- * F is taken at plan, when it may still be refused; hence a lease that is READY needs no slot to go on.
+ * F is taken at plan, when it may still be refused; hence a lease that is READY needs no slot to go
+ * on.
  *
  * Invariants; sc_cache_verify cites them by number.
  *
  * Slots
  * (1) Every allocated slot of the pool is exactly one of: the working slot of one lease (WORKING,
  *     or DRAINING in a lease of that state), a save or a frozen row's F of the step in flight
- *     (IN_FLIGHT), the slot of one registered snapshot (SNAPSHOT). Each lease has one slot of extras.
+ *     (IN_FLIGHT), the slot of one registered snapshot (SNAPSHOT). Each lease has one slot of
+ *     extras.
  * (2) Registry and tree name the same snapshots, one to one. The node's end is the snapshot's token
  *     count, and (with KV) the node's history is the hash of the snapshot's history.
- * (3) A lease reads the null slot, its own working slot, or a snapshot whose node it has state-locked.
+ * (3) A lease reads the null slot, its own working slot, or a snapshot whose node it has
+ *     state-locked.
  *
  * KV ids
  * (4) An id that was handed in is in exactly one place: in the tree; with a lease, as HELD or
@@ -49,7 +53,8 @@
  * (6) A lease KV-locks the node that ends at inserted_len: the path it resumed on, and what it has
  *     put into the tree since. Pages beyond are HELD. So neither can the tree lose a page that the
  *     lease reads, nor does the lease look at another's.
- * (7) kv_base + kv_count == len / page (with KV): every complete page of committed tokens has an id.
+ * (7) kv_base + kv_count == len / page (with KV): every complete page of committed tokens has an
+ *     id.
  *
  * Leases
  * (8) history ends at len and is canonical (below). token_count >= len.
@@ -72,14 +77,15 @@
  *     H(page p) = hash chain over (begin, form) of the stretches that begin before the end of p
  *
  * is the same for two leases with equal tokens if and only if they made page p in the same way (but
- * for a collision of 64 bits). A page in which several stretches begin has the chain over all of them.
- * The tree keeps H for each node and never puts pages of two histories on one path; a state at n is
- * made by the stretches that begin before n, which is H of the page that ends at n. A hit therefore
- * offers KV and state of one computation, and the lease that resumes it carries that history on.
- * Pure recurrent models (without_kv) have nothing that could be mixed: one history for all.
+ * for a collision of 64 bits). A page in which several stretches begin has the chain over all of
+ * them. The tree keeps H for each node and never puts pages of two histories on one path; a state
+ * at n is made by the stretches that begin before n, which is H of the page that ends at n. A hit
+ * therefore offers KV and state of one computation, and the lease that resumes it carries that
+ * history on. Pure recurrent models (without_kv) have nothing that could be mixed: one history for
+ * all.
  *
- * Locking: `lock` shared for look-ups, info, room, statistics, verify; exclusive for the rest. Never
- * held over device calls: the engine makes none.
+ * Locking: `lock` shared for look-ups, info, room, statistics, verify; exclusive for the rest.
+ * Never held over device calls: the engine makes none.
  *
  * Acquire first, mutate last: whatever may fail (memory of leases, of the drain list, of receipts)
  * is taken before anything changes. What may fail in the middle of a commit (tree nodes, registry
@@ -140,13 +146,16 @@ struct lease {
     uint8_t *kv_owner;    /* [kv_cap] enum kv_owner */
     uint32_t kv_base, kv_count, kv_cap;
 
-    struct sc_radix_receipt path; /* KV lock of the node that ends at inserted_len; of no node at 0 */
+    /* KV lock of the node that ends at inserted_len; of no node at 0 */
+    struct sc_radix_receipt path;
     uint32_t inserted_len;
-    struct sc_radix_receipt pin;  /* state lock of the snapshot that is the source; else of no node */
+    /* state lock of the snapshot that is the source; else of no node */
+    struct sc_radix_receipt pin;
     bool pinned;
     sc_slot source, working, extra;
 
-    uint32_t decode_snapshot; /* newest snapshot of a decode position, 0: none; dropped by the next */
+    /* newest snapshot of a decode position, 0: none; dropped by the next */
+    uint32_t decode_snapshot;
     uint32_t decode_len;
 
     sc_step planned;      /* step whose plan named the lease last */

@@ -8,8 +8,8 @@
  *   . . . 17 4 99 23 8 61 5 2 . . . .
  *        '-> drained       pushed -'
  *
- * Its capacity is at least the number of all ids inside the cache (cache_internal.h (5)), so that a push
- * never needs memory. Cost of a push or a take: what is moved. */
+ * Its capacity is at least the number of all ids inside the cache (cache_internal.h (5)), so that a
+ * push never needs memory. Cost of a push or a take: what is moved. */
 #include <string.h>
 
 #include "cache_internal.h"

@@ -535,7 +535,8 @@ static bool keep_end(sc_cache *cache, struct lease *lease, uint32_t len)
 void sc_engine_lease_end(sc_cache *cache, struct lease *lease, enum sc_release how, uint32_t len)
 {
     bool saved = false;
-    sc_status status = sc_radix_unlock(cache->radix, lease->pin); /* nothing will be read any more */
+    /* nothing will be read any more */
+    sc_status status = sc_radix_unlock(cache->radix, lease->pin);
     SC_ASSERT(status == SC_OK); /* (10) */
     if (how == SC_RELEASE_KEEP && lease->state != SC_LEASE_LOST) {
         saved = keep_end(cache, lease, len ? len : lease->len);

@@ -11,9 +11,9 @@
  *   after      tree:  [0 ...................................... len)  KV-locked by the lease
  *              lease:                            DUPL DUPL TREE TREE | incomplete page
  *
- * A page goes to the tree only together with all pages before it, so that TREE and DUPLICATE pages lie
- * before HELD ones. Where the tree holds another history that is in use, the insert stops; pages from
- * there on stay HELD and saves there are refused (SC_SKIP_HISTORY).
+ * A page goes to the tree only together with all pages before it, so that TREE and DUPLICATE pages
+ * lie before HELD ones. Where the tree holds another history that is in use, the insert stops;
+ * pages from there on stay HELD and saves there are refused (SC_SKIP_HISTORY).
  *
  * The history argument is in cache_internal.h. Numbers in brackets are its invariants. */
 #include <string.h>
@@ -71,7 +71,8 @@ static uint32_t make_runs(const sc_cache *cache, const struct lease *lease, uint
     return count;
 }
 
-static sc_status grow(sc_cache *cache, void **array, uint32_t *cap, uint32_t need, size_t item_bytes)
+static sc_status grow(
+    sc_cache *cache, void **array, uint32_t *cap, uint32_t need, size_t item_bytes)
 {
     if (need <= *cap) return SC_OK;
     uint32_t to = *cap ? *cap : 64;
@@ -95,8 +96,8 @@ sc_status sc_engine_reserve_scratch(sc_cache *cache, uint32_t pages, uint32_t st
     return status;
 }
 
-/* Ids of the pages before `len` for an insert. Those of the path that the lease holds are in the tree
- * and are not looked at: -1 stands for them. */
+/* Ids of the pages before `len` for an insert. Those of the path that the lease holds are in the
+ * tree and are not looked at: -1 stands for them. */
 static const int32_t *make_ids(sc_cache *cache, const struct lease *lease, uint32_t len)
 {
     if (cache->options.without_kv) return NULL;
@@ -159,8 +160,10 @@ void sc_engine_relock(sc_cache *cache, struct sc_radix_receipt *receipt, sc_node
     SC_ASSERT(status == SC_OK);
 }
 
-/* The lease's pages up to the end of the insert are the tree's or duplicates; its lock moves there. */
-static void take_path(sc_cache *cache, struct lease *lease, const struct sc_radix_inserted *inserted)
+/* The lease's pages up to the end of the insert are the tree's or duplicates; its lock moves
+ * there. */
+static void take_path(
+    sc_cache *cache, struct lease *lease, const struct sc_radix_inserted *inserted)
 {
     if (inserted->len <= lease->inserted_len) return;
     SC_ASSERT(lease->inserted_len == 0 || inserted->prefix_len >= lease->inserted_len); /* (6) */
@@ -282,5 +285,6 @@ void sc_engine_decode_drop(sc_cache *cache, struct lease *lease, sc_node node)
     if (sc_registry_get(cache->registry, snapshot, &what) != SC_OK || what.hits > 0) return;
     struct evict_sink sink;
     sc_engine_sink_init(cache, SC_EVICT_SUPERSEDED, &sink);
-    (void)sc_radix_snapshot_drop(cache->radix, node, &sink.sink); /* SC_ERR_BUSY: in use, it stays */
+    /* SC_ERR_BUSY: in use, it stays */
+    (void)sc_radix_snapshot_drop(cache->radix, node, &sink.sink);
 }

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Namespaces: which weights and which adapter a tree belongs to.
  *
- * The key is bytes, tagged and length-prefixed, so that no two different lists of fields have equal bytes
- * (contract 16):
+ * The key is bytes, tagged and length-prefixed, so that no two different lists of fields have equal
+ * bytes (contract 16):
  *
  *   'F' 16 fingerprint   'A' 8 adapter id   'G' 8 adapter generation
  *
- * uthash compares keys in full: equal hashes alone never match. A handle is id and generation; the id
- * indexes an array, so that a look-up costs one read. */
+ * uthash compares keys in full: equal hashes alone never match. A handle is id and generation; the
+ * id indexes an array, so that a look-up costs one read. */
 #include <string.h>
 
 #include "cache_internal.h"

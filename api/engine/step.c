@@ -12,9 +12,10 @@
  * `end` is `to`, or, where the row ends inside what the lease still has to prefill, the last grid
  * point in it: then no cut enters the history.
  *
- * A plan cannot fail half-way: everything that may be wrong with the call is checked first; after that rows
- * fail one by one, each before it changes anything. It needs no memory: rows, saves and the block
- * are as large as row_max and save_max. A commit checks and reserves first, then cannot fail.
+ * A plan cannot fail half-way: everything that may be wrong with the call is checked first; after
+ * that rows fail one by one, each before it changes anything. It needs no memory: rows, saves and
+ * the block are as large as row_max and save_max. A commit checks and reserves first, then cannot
+ * fail.
  *
  * Numbers in brackets are invariants of cache_internal.h. */
 #include <string.h>
@@ -201,7 +202,8 @@ static uint32_t next_wanted(const sc_cache *cache, const struct step_row *row, c
         row->end % cache->decode_interval == 0) {
         decode = row->end;
     }
-    /* A row that runs past the prompt's end (tokens were appended) can save only on the grid there. */
+    /* A row that runs past the prompt's end (tokens were appended) can save only on the grid
+     * there. */
     uint32_t prompt_end = lease->prompt_end;
     if (prompt_end < row->end) prompt_end -= prompt_end % cache->grid;
     const struct { uint32_t position; sc_save_kind kind; } wanted[] = {

@@ -359,7 +359,8 @@ START_TEST(conflict__decoded_text_is_resumed_or_kept_apart)
     req_decode(&rig, &a, tokens + 32, 10);
     req_close(&rig, &a, 0, SC_RELEASE_KEEP); /* states at 32 and 42 */
     ck_assert_uint_eq(req_open(&rig, &a, tokens, 60), 42);
-    ck_assert_uint_eq(req_open(&rig, &b, tokens, 42), 32); /* 41 at most: computes 32 .. 41 by prefill */
+    /* 41 at most: computes 32 .. 41 by prefill */
+    ck_assert_uint_eq(req_open(&rig, &b, tokens, 42), 32);
     req_run(&rig, &a, 100);
     req_run(&rig, &b, 100);
     ck_assert_uint_eq(rig_stats(&rig).saves_skipped[SC_SKIP_HISTORY], 1);
@@ -700,7 +701,8 @@ START_TEST(batch__refused_rows_and_the_rest_are_padded)
     rig_init(&rig, &options);
     rig_ok(req_try(&rig, &a, tokens, 40));
     rig_ok(req_try(&rig, &b, tokens + 100, 7));
-    sc_row rows[3] = {{a.lease, 0, 40, NULL, 0}, {{77, 1}, 0, 1, NULL, 0}, {b.lease, 0, 7, NULL, 0}};
+    sc_row rows[3] = {
+        {a.lease, 0, 40, NULL, 0}, {{77, 1}, 0, 1, NULL, 0}, {b.lease, 0, 7, NULL, 0}};
     sc_batch batch;
     sc_status each[3];
     rig_ok(sc_step_plan(rig.cache, ++rig.step, rows, 3, 0, &batch, each));
@@ -866,7 +868,8 @@ START_TEST(evict__least_recently_used_goes_first)
 {
     start(1);
     sc_room got;
-    for (uint32_t i = 0; i < 3; i++) (void)rig_serve(&rig, tokens + 100 * i, 20, 50, SC_RELEASE_KEEP);
+    for (uint32_t i = 0; i < 3; i++)
+        (void)rig_serve(&rig, tokens + 100 * i, 20, 50, SC_RELEASE_KEEP);
     ck_assert_uint_eq(req_open(&rig, &a, tokens, 30), 20); /* used: the second is oldest now */
     req_close(&rig, &a, 0, SC_RELEASE_DISCARD);
     rig_ok(sc_cache_evict(rig.cache, 0, 1, &got));

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Bad input: every public call of cache.h with null, zero, overflow, stale handles, a full pool, and with
- * each of its allocations failing once. None aborts, leaks, or changes what was there. */
+/* Bad input: every public call of cache.h with null, zero, overflow, stale handles, a full pool,
+ * and with each of its allocations failing once. None aborts, leaks, or changes what was there. */
 #include "test_engine_rig.h"
 
 static struct rig rig;
@@ -76,7 +76,8 @@ START_TEST(sc_cache_create__bad_args)
     rig_cache_options(&rig, &options, &good);
     invalid(sc_cache_create(NULL, &cache));
     invalid(sc_cache_create(&good, NULL));
-    good.page_tokens = 999983; /* a prime: the grid overflows with no chunk, but this one is legal */
+    /* a prime: the grid overflows with no chunk, but this one is legal */
+    good.page_tokens = 999983;
     rig_ok(sc_cache_create(&good, &cache));
     rig_ok(sc_cache_destroy(cache));
     sc_allocator half = {NULL, rig.fa.allocator.alloc, NULL};
@@ -177,7 +178,8 @@ START_TEST(sc_namespace_close__bad_args)
 {
     start(1);
     invalid(sc_namespace_close(NULL, rig.ns));
-    const sc_namespace bad[] = {{0, 0}, {rig.ns.id, rig.ns.generation + 1}, {UINT32_MAX, 1}, {2, 1}};
+    const sc_namespace bad[] = {
+        {0, 0}, {rig.ns.id, rig.ns.generation + 1}, {UINT32_MAX, 1}, {2, 1}};
     for (uint32_t i = 0; i < 4; i++) {
         ck_assert_int_eq(sc_namespace_close(rig.cache, bad[i]), SC_ERR_STALE);
     }
@@ -506,7 +508,8 @@ START_TEST(sc_step_plan__bad_args)
     options.cache.row_max = 2;
     start_with(&options);
     rig_ok(req_try(&rig, &a, tokens, 20));
-    sc_row rows[3] = {{a.lease, 0, 20, NULL, 0}, {a.lease, 0, 20, NULL, 0}, {a.lease, 0, 20, NULL, 0}};
+    sc_row rows[3] = {
+        {a.lease, 0, 20, NULL, 0}, {a.lease, 0, 20, NULL, 0}, {a.lease, 0, 20, NULL, 0}};
     sc_status each[3];
     sc_batch batch;
     mark_unchanged();

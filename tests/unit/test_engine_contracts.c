@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The contracts of the design (its section 4), each with a test named after it, as far as the engine
- * keeps them. Those of other layers are tested there:
+/* The contracts of the design (its section 4), each with a test named after it, as far as the
+ * engine keeps them. Those of other layers are tested there:
  *
  *    8  64-bit offsets, strides      pool and kernels: test_pool, test_kernels
  *    9  bits of the chunk form       kernels; here: what counts as a cut
@@ -231,7 +231,8 @@ START_TEST(contract_4__a_slot_is_found_by_evicting_what_nobody_pins)
     struct rig_options options = options_of(1);
     options.slots = 3;
     rig_init(&rig, &options);
-    for (uint32_t i = 0; i < 4; i++) (void)rig_serve(&rig, tokens + 50 * i, 20, 50, SC_RELEASE_KEEP);
+    for (uint32_t i = 0; i < 4; i++)
+        (void)rig_serve(&rig, tokens + 50 * i, 20, 50, SC_RELEASE_KEEP);
     ck_assert_uint_gt(rig_stats(&rig).evicted[SC_EVICT_FOR_SLOT], 0);
     ck_assert_uint_eq(rig_lookup(&rig, tokens + 150, 40).state_len[SC_TIER_DEVICE], 20);
     ck_assert_uint_eq(state_len(40), 0);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Random schedules, checked stamp by stamp (test_engine_rig.h), and the determinism of decisions. */
+/* Random schedules, checked stamp by stamp (test_engine_rig.h), and the determinism of
+ * decisions. */
 #include "support/test_scale.h"
 #include "test_engine_sim.h"
 

@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A fake engine for tests of the cache: its kernels compute stamps instead of states.
  *
- * A state is a 64-bit stamp that every part of a slot repeats; the KV of a token is a stamp too. They
- * depend on exactly what real ones depend on (design contracts 9 and 10): the tokens so far, the form
- * of each, and where the chunk form was cut off its grid:
+ * A state is a 64-bit stamp that every part of a slot repeats; the KV of a token is a stamp too.
+ * They depend on exactly what real ones depend on (design contracts 9 and 10): the tokens so far,
+ * the form of each, and where the chunk form was cut off its grid:
  *
  *   prefill   a chunk [c, e), e the next chunk end or the row's:  acc = S(c)
  *             for each token t: acc = hash(acc, token, 'P'), KV(t) = acc;   S(e) = hash(acc, 'E')
  *   decode    S = hash(S, token, 'D'), KV(t) = S
  *
- * So a row that reads a wrong slot, a wrong length or a mixture of two histories shows at once: before
- * each forward the source slot must hold what a cold run by the lease's recorded history gives, and
- * after each commit so must every KV page that the lease reads.
+ * So a row that reads a wrong slot, a wrong length or a mixture of two histories shows at once:
+ * before each forward the source slot must hold what a cold run by the lease's recorded history
+ * gives, and after each commit so must every KV page that the lease reads.
  *
- * KV ids belong to the rig; it knows of each whether the cache has it, so that an id which comes back
- * twice, or never, shows as well. */
+ * KV ids belong to the rig; it knows of each whether the cache has it, so that an id which comes
+ * back twice, or never, shows as well. */
 #ifndef TESTS_UNIT_TEST_ENGINE_RIG_H
 #define TESTS_UNIT_TEST_ENGINE_RIG_H
 
@@ -194,7 +194,8 @@ static inline void rig_drain(struct rig *rig)
         for (uint32_t i = 0; i < count; i++) {
             ck_assert_int_ge(ids[i], 0);
             ck_assert_int_lt(ids[i], (int32_t)rig->kv_ids);
-            ck_assert_msg(rig->kv_where[ids[i]] == 2, "id %d drained, the cache had it not", ids[i]);
+            ck_assert_msg(
+                rig->kv_where[ids[i]] == 2, "id %d drained, the cache had it not", ids[i]);
             rig->kv_where[ids[i]] = 0;
             rig->kv_free[rig->kv_free_count++] = ids[i];
         }
@@ -277,8 +278,8 @@ static inline bool rig_state_is(const struct rig *rig, int32_t slot, uint64_t st
     return true;
 }
 
-/* Computes tokens [from, to) from state `state`; KV stamps of these tokens into kv_out[0 ..) and the
- * state at each of `count` chunk ends `at` into at_out. */
+/* Computes tokens [from, to) from state `state`; KV stamps of these tokens into kv_out[0 ..) and
+ * the state at each of `count` chunk ends `at` into at_out. */
 static inline uint64_t rig_prefill(const struct rig *rig, const int32_t *tokens, uint32_t from,
     uint32_t to, uint64_t state, uint64_t *kv_out, const uint32_t *at, uint64_t *at_out,
     uint32_t count)
@@ -404,7 +405,8 @@ static inline uint32_t req_open(struct rig *rig, struct req *req, const int32_t 
     return rig_info(rig, req->lease).resume_len;
 }
 
-static inline void req_append(struct rig *rig, struct req *req, const int32_t *tokens, uint32_t count)
+static inline void req_append(
+    struct rig *rig, struct req *req, const int32_t *tokens, uint32_t count)
 {
     rig_ok(sc_lease_append(rig->cache, req->lease, tokens, count));
     req_tokens(req, tokens, count);
@@ -481,8 +483,8 @@ static inline void rig_plan(struct rig *rig, struct rig_step *step)
     sc_row rows[RIG_ROWS];
     for (uint32_t i = 0; i < step->count; i++) {
         const struct rig_row *row = &step->rows[i];
-        rows[i] = (sc_row){row->req->lease, rig_info(rig, row->req->lease).len, row->to, row->points,
-            row->point_count};
+        rows[i] = (sc_row){row->req->lease, rig_info(rig, row->req->lease).len, row->to,
+            row->points, row->point_count};
     }
     step->number = ++rig->step;
     rig_ok(sc_step_plan(rig->cache, step->number, rows, step->count, 0, &step->batch, step->each));
@@ -618,7 +620,8 @@ static inline void req_run(struct rig *rig, struct req *req, uint32_t chunk)
 }
 
 /* Appends tokens and computes them one by one. */
-static inline void req_decode(struct rig *rig, struct req *req, const int32_t *tokens, uint32_t count)
+static inline void req_decode(
+    struct rig *rig, struct req *req, const int32_t *tokens, uint32_t count)
 {
     for (uint32_t i = 0; i < count; i++) {
         req_append(rig, req, &tokens[i], 1);

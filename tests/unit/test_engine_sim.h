@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A seeded scheduler over the rig: acquires, plans, commits, aborts, appends, adopts, releases, evicts
- * at random. Prompts share prefixes, branch, and continue earlier conversations, so that hits,
- * conflicts of history and duplicates all happen; the rig checks every state and KV page. */
+/* A seeded scheduler over the rig: acquires, plans, commits, aborts, appends, adopts, releases,
+ * evicts at random. Prompts share prefixes, branch, and continue earlier conversations, so that
+ * hits, conflicts of history and duplicates all happen; the rig checks every state and KV page. */
 #ifndef TESTS_UNIT_TEST_ENGINE_SIM_H
 #define TESTS_UNIT_TEST_ENGINE_SIM_H
 
@@ -40,7 +40,8 @@ static inline void sim_init(struct sim *sim, const struct rig_options *options, 
     rig_init(&sim->rig, options);
 }
 
-/* A prefix of an earlier conversation and some new tokens; few different ones, so that prompts meet. */
+/* A prefix of an earlier conversation and some new tokens; few different ones, so that prompts
+ * meet. */
 static inline uint32_t sim_prompt(struct sim *sim, int32_t *tokens)
 {
     const struct sim_talk *talk = &sim->talks[sim_below(sim, SIM_TALKS)];

@@ -58,7 +58,8 @@ static bool read_once(struct shared *shared, struct sc_prng *prng)
     uint32_t count = 0;
     switch (sc_prng_below(prng, 64)) {
     case 0:
-        if (sc_lease_info_get(cache, lease, &info) == SC_OK && info.len > info.token_count) return false;
+        if (sc_lease_info_get(cache, lease, &info) == SC_OK && info.len > info.token_count)
+            return false;
         (void)sc_lease_kv_ids(cache, lease, 0, ids, SIM_TOKENS_MAX, &count);
         (void)sc_lease_history(cache, lease, history, 128, &count);
         return true;

@@ -3,12 +3,12 @@
  *
  *   look-up  ->  acquire  ->  [ plan  ->  (the engine's forward)  ->  commit ]*  ->  release
  *
- * A scheduler asks how much of a prompt can be resumed (`sc_cache_lookup`, pure), takes a lease on it
- * (`sc_cache_acquire`: pins the hit, takes a working slot), and for each forward plans which slots the
- * kernels read and write (`sc_step_plan`), runs the kernels, and commits what really happened
- * (`sc_step_commit`). Only then are the step's saves published. `sc_lease_release` keeps or discards
- * the end. Memory of states is the pool's (statecache/pool.h); KV ids are the engine's: one `int32`
- * for each page of tokens, handed in when the page is complete, handed back through
+ * A scheduler asks how much of a prompt can be resumed (`sc_cache_lookup`, pure), takes a lease on
+ * it (`sc_cache_acquire`: pins the hit, takes a working slot), and for each forward plans which
+ * slots the kernels read and write (`sc_step_plan`), runs the kernels, and commits what really
+ * happened (`sc_step_commit`). Only then are the step's saves published. `sc_lease_release` keeps
+ * or discards the end. Memory of states is the pool's (statecache/pool.h); KV ids are the engine's:
+ * one `int32` for each page of tokens, handed in when the page is complete, handed back through
  * `sc_cache_drain` when the cache lets go of it.
  *
  *   acquire --no room--> nothing is held
@@ -26,8 +26,9 @@
  * `sc_lease_history` reads it. KV and state that are offered together always come from one history.
  *
  * Threads: look-ups, statistics and `info` calls from any thread; all other calls are mutators, of
- * which the cache admits one at a time (it serialises them itself by one lock, which is never held over I/O
- * or device calls). Decisions are a pure function of the sequence of mutating calls (contract 18).
+ * which the cache admits one at a time (it serialises them itself by one lock, which is never held
+ * over I/O or device calls). Decisions are a pure function of the sequence of mutating calls
+ * (contract 18).
  *
  * Not yet here: several steps in flight, marks, tails inside a page, forks, lower tiers. */
 #ifndef STATECACHE_CACHE_H
@@ -46,7 +47,8 @@ typedef uint64_t sc_step; /* one forward of the engine; strictly increasing, > 0
 
 /** What the cache saves by itself. */
 enum {
-    SC_SAVE_PROMPT_END = 1, /* the end of the prompt: exactly, when a page ends there; else its last grid point */
+    /* the end of the prompt: exactly, when a page ends there; else its last grid point */
+    SC_SAVE_PROMPT_END = 1,
     SC_SAVE_BRANCH = 2,     /* where a prompt leaves what the tree knows, cut to the grid */
     SC_SAVE_DECODE = 4,     /* decode positions: see decode_interval */
     SC_SAVE_END = 8,        /* release with keep, when a page ends there */
@@ -56,7 +58,8 @@ enum {
 typedef struct sc_cache_options {
     size_t struct_size;
     sc_pool *pool;             /* states; borrowed, exclusively, until the cache is destroyed */
-    sc_pool *extras;           /* NULL, or a pool of what only running requests need: one slot a lease */
+    /* NULL, or a pool of what only running requests need: one slot a lease */
+    sc_pool *extras;
     uint32_t page_tokens;      /* >= 1: tokens for each KV id */
     bool without_kv;           /* pure recurrent models: no KV ids are exchanged */
     uint32_t row_max;          /* rows of one step at most; default 256 */
@@ -67,7 +70,8 @@ typedef struct sc_cache_options {
     uint32_t path_snapshots_max; /* snapshots on one path; 0: no cap */
     uint32_t save_flags;       /* SC_SAVE_ */
     uint32_t decode_interval;  /* tokens, multiple of the page; 0: the page if it is > 1, else none.
-                                * A lease keeps the newest of these; the one before goes unless it was used */
+                                * A lease keeps the newest of these; the one before goes unless it
+                                * was used */
     bool keep_cuts;            /* true: never cut a row back to the grid */
     const sc_allocator *allocator; /* NULL: default */
 } sc_cache_options;
@@ -75,7 +79,9 @@ typedef struct sc_cache_options {
     {sizeof(sc_cache_options), NULL, NULL, 1, false, 256, 256, 1024, 1u << 20, 0, 0,               \
         SC_SAVE_DEFAULT, 0, false, NULL}
 
-/** Errors: SC_ERR_INVALID, SC_ERR_BUSY (a pool is used by another cache or has slots taken),
+/** A limit of 0 (rows, saves, leases, tokens of a lease) means its default. `struct_size` may be
+ * that of an older version: what lies beyond takes its default; a larger one is refused.
+ * Errors: SC_ERR_INVALID, SC_ERR_BUSY (a pool is used by another cache or has slots taken),
  * SC_ERR_OVERFLOW (grid), SC_ERR_NO_MEMORY. On error nothing is held. */
 SC_API sc_status sc_cache_create(const sc_cache_options *options, sc_cache **cache_out);
 /** Gives all slots back to the pools. SC_ERR_BUSY, changing nothing, while a lease is alive.
@@ -90,15 +96,18 @@ SC_API sc_status sc_namespace_open(sc_cache *cache, const sc_fingerprint *finger
 /** Drops all that is cached under it. SC_ERR_STALE; SC_ERR_BUSY while a lease uses it. */
 SC_API sc_status sc_namespace_close(sc_cache *cache, sc_namespace ns);
 
-typedef struct sc_mark { uint32_t at; uint8_t id[16]; } sc_mark; /* from this token on, content also depends on id */
+/* from this token on, content also depends on id */
+typedef struct sc_mark { uint32_t at; uint8_t id[16]; } sc_mark;
 
 /** A prompt. Frozen: passed in arrays. */
 typedef struct sc_key {
     sc_namespace ns;
     const int32_t *tokens;
-    const sc_mark *marks;    /* marks are not there yet: mark_count must be 0 (SC_ERR_UNSUPPORTED) */
+    /* marks are not there yet: mark_count must be 0 (SC_ERR_UNSUPPORTED) */
+    const sc_mark *marks;
     uint32_t token_count, mark_count;
-    uint32_t len_max;        /* longest prefix to resume; 0: token_count - 1, since logits need one token */
+    /* longest prefix to resume; 0: token_count - 1, since logits need one token */
+    uint32_t len_max;
 } sc_key;
 
 /** Why no more of a prompt could be resumed. Numbers are never reused. */
@@ -118,17 +127,26 @@ typedef enum sc_reason {
 /** Text of a reason; never NULL. */
 SC_API const char *sc_reason_text(sc_reason reason);
 
-enum { SC_TIER_DEVICE = 0, SC_TIER_HOST = 1, SC_TIER_DISK = 2, SC_TIER_REMOTE = 3, SC_TIER_COUNT = 4 };
+enum {
+    SC_TIER_DEVICE = 0,
+    SC_TIER_HOST = 1,
+    SC_TIER_DISK = 2,
+    SC_TIER_REMOTE = 3,
+    SC_TIER_COUNT = 4
+};
 
 typedef struct sc_answer {
-    uint32_t kv_len;                     /* tokens whose KV is there, in whole pages */
+    /* tokens whose KV is there, in whole pages; without_kv: as state_len */
+    uint32_t kv_len;
     uint32_t branch_len;                 /* grid point worth saving, 0 if none */
-    uint32_t state_len[SC_TIER_COUNT];   /* longest resumable prefix by tier (device only, for now) */
+    /* longest resumable prefix by tier (device only, for now) */
+    uint32_t state_len[SC_TIER_COUNT];
     uint64_t restore_ns[SC_TIER_COUNT];
     uint32_t pending_len;                /* 0 for now */
     sc_step pending_step;
     sc_reason reason;                    /* why not more */
-    sc_status status;                    /* of this item: SC_OK, SC_ERR_STALE (namespace), SC_ERR_INVALID, ... */
+    /* of this item: SC_OK, SC_ERR_STALE (namespace), SC_ERR_INVALID, ... */
+    sc_status status;
 } sc_answer;
 
 /** Finds how much of each key can be resumed. Changes nothing: not the tree, not the order.
@@ -176,7 +194,8 @@ typedef struct sc_lease_info {
     sc_lease_state state;
     uint32_t resume_len;     /* what acquire resumed: computing starts at this token */
     sc_save_kind resume_kind;/* what the hit's snapshot was saved for */
-    uint32_t resume_slot;    /* id of the hit's slot (0: none): valid while pinned, until the first commit */
+    /* id of the hit's slot (0: none): valid while pinned, until the first commit */
+    uint32_t resume_slot;
     uint32_t prompt_len;     /* token_count of the key */
     uint32_t len;            /* committed */
     uint32_t token_count;    /* prompt and appended */
@@ -193,8 +212,8 @@ SC_API sc_status sc_lease_info_get(const sc_cache *cache, sc_lease lease, sc_lea
 /** One stretch of a history: tokens up to `end` were computed in one form. */
 typedef enum sc_form_kind { SC_FORM_KIND_PREFILL = 0, SC_FORM_KIND_DECODE = 1 } sc_form_kind;
 typedef struct sc_history { uint32_t end; sc_form_kind form; } sc_history;
-/** How the lease's committed state came to be, oldest first: a cold run that prefills and decodes in
- * these stretches gives the same bits (prefill stretches may be cut at grid points at will).
+/** How the lease's committed state came to be, oldest first: a cold run that prefills and decodes
+ * in these stretches gives the same bits (prefill stretches may be cut at grid points at will).
  * SC_ERR_STALE; SC_ERR_LIMIT when cap is short (`*count_out` says what is needed). */
 SC_API sc_status sc_lease_history(const sc_cache *cache, sc_lease lease, sc_history *history_out,
     uint32_t cap, uint32_t *count_out);
@@ -202,34 +221,37 @@ SC_API sc_status sc_lease_history(const sc_cache *cache, sc_lease lease, sc_hist
 /** KV ids of consecutive pages. `ids` points into the cache: valid until the next mutating call on
  * this lease (append, commit, adopt, release), whatever other leases do. */
 typedef struct sc_kv_span { const int32_t *ids; uint32_t page_first, page_count; } sc_kv_span;
-/** The ids a forward of this lease reads, from page `page_first` on, as spans: a hit copies nothing.
- * Pages that the lease handed in itself are its own, also where the tree had others.
+/** The ids a forward of this lease reads, from page `page_first` on, as spans: a hit copies
+ * nothing. Pages that the lease handed in itself are its own, also where the tree had others.
  * SC_ERR_STALE; SC_ERR_LIMIT when cap is short. */
 SC_API sc_status sc_lease_kv_spans(const sc_cache *cache, sc_lease lease, uint32_t page_first,
     sc_kv_span *spans_out, uint32_t cap, uint32_t *count_out);
 /** The same copied into one array. SC_ERR_LIMIT when cap is short. */
 SC_API sc_status sc_lease_kv_ids(const sc_cache *cache, sc_lease lease, uint32_t page_first,
     int32_t *ids_out, uint32_t cap, uint32_t *count_out);
-/** Replaces the lease's duplicates by the tree's canonical ids; the duplicates go to the drain list.
- * Only while no step is in flight (SC_ERR_STATE): forwards read the old ids. `*count_out`: replaced. */
+/** Replaces the lease's duplicates by the tree's canonical ids; the duplicates go to the drain
+ * list. Only while the lease is READY (SC_ERR_STATE): a forward reads the old ids. SC_ERR_STALE.
+ * `*count_out`: replaced. Never allocates. */
 SC_API sc_status sc_lease_adopt(sc_cache *cache, sc_lease lease, uint32_t *count_out);
 
 /** Adds tokens (decoded, or a next message) to the lease. SC_ERR_STALE, SC_ERR_STATE (LOST,
  * DRAINING), SC_ERR_LIMIT, SC_ERR_NO_MEMORY: nothing was added. */
-SC_API sc_status sc_lease_append(sc_cache *cache, sc_lease lease, const int32_t *tokens, uint32_t count);
+SC_API sc_status sc_lease_append(
+    sc_cache *cache, sc_lease lease, const int32_t *tokens, uint32_t count);
 
 /** One row of a step: tokens [from, to) of a lease. Frozen. */
 typedef struct sc_row {
     sc_lease lease;
     uint32_t from, to;       /* from: the committed length; to: <= token_count */
-    const uint32_t *points;  /* positions to save, ascending, in (from, to]: on the grid, or == to on a page end */
+    /* positions to save, ascending, in (from, to]: on the grid, or == to on a page end */
+    const uint32_t *points;
     uint32_t point_count;
 } sc_row;
 
 /** One step as a flat block of `int32`, laid out the same way in every step of a cache, so that one
  * copy brings it into the buffers of a captured graph. Members named `at_` are offsets in words.
  * Rows keep the caller's index; rows that were refused, and those beyond `row_count`, are padded:
- * zero tokens, slots -1. Saves are padded with -1. */
+ * zero tokens, slots and `decode` -1, position, end and `freeze` 0. Saves are padded with -1. */
 typedef struct sc_batch {
     const int32_t *block;    /* borrowed: valid until the next plan */
     uint32_t block_words;
@@ -237,12 +259,15 @@ typedef struct sc_batch {
     uint32_t row_count, save_count, token_count;
     uint32_t at_query_start_loc; /* [row_max + 1] first token of each row in the packed batch */
     uint32_t at_position;        /* [row_max] absolute position of the row's first token */
-    uint32_t at_end;             /* [row_max] absolute end that was granted: `to`, or cut back to the grid */
+    /* [row_max] absolute end that was granted: `to`, or cut back to the grid */
+    uint32_t at_end;
     uint32_t at_source;          /* [row_max] slot to read; 0: zero state; -1: no row */
     uint32_t at_dest;            /* [row_max] slot to write; -1: no row */
     uint32_t at_extra;           /* [row_max] slot of the extras pool, or -1 */
-    uint32_t at_decode;          /* [row_max] 1: decode form, one token; 0: chunk form; -1: no row */
-    uint32_t at_freeze;          /* [row_max] 1: the destination becomes a snapshot when committed */
+    /* [row_max] 1: decode form, one token; 0: chunk form; -1: no row */
+    uint32_t at_decode;
+    /* [row_max] 1: the destination becomes a snapshot when committed */
+    uint32_t at_freeze;
     uint32_t at_save_row;        /* [save_max] row of each prefill save */
     uint32_t at_save_position;   /* [save_max] absolute position, on the grid */
     uint32_t at_save_slot;       /* [save_max] slot that the chunk kernel writes */
@@ -251,13 +276,19 @@ typedef struct sc_batch {
     uint32_t at_token_count;     /* [1] */
 } sc_batch;
 
-/** Plans one forward: picks sources, destinations and saves. A row is decode if it is one token at or
- * beyond the prompt's end, else prefill. A prefill row that ends inside the prompt is cut back to the
- * grid where one lies in it. A save that finds no room is skipped and counted.
- * `each_out[i]`: SC_OK; SC_ERR_STALE; SC_ERR_STATE (not READY); SC_ERR_LOST; SC_ERR_MISMATCH (`from` is not
- * the committed length); SC_ERR_INVALID (empty row, `to` out of range, bad points, a lease named twice).
- * Errors of the call (nothing is planned): SC_ERR_INVALID (null, step not increasing), SC_ERR_BUSY (a
- * step is in flight), SC_ERR_LIMIT (count > row_max). */
+/** Plans one forward: picks sources, destinations and saves. A row is decode if it is one token at
+ * or beyond the prompt's end, else prefill. A prefill row that ends inside the prompt, or inside
+ * tokens that were appended, is cut back to the last grid point in it (else to the last chunk end,
+ * where pages are larger), unless its last point is `to` or `keep_cuts` is set: so no cut enters
+ * the history. A position is saved once, for the first of PROMPT_END, BRANCH, DECODE, POINT that
+ * names it. A save that finds no room is skipped and counted.
+ * SC_OK means that the step is in flight, also if every row was refused: commit or abort it.
+ * `each_out[i]`: SC_OK; SC_ERR_STALE; SC_ERR_STATE (not READY); SC_ERR_LOST; SC_ERR_MISMATCH
+ * (`from` is not the committed length); SC_ERR_INVALID (empty row, `to` out of range, bad points, a
+ * lease named twice); SC_ERR_OVERFLOW (the step would have more than 2^31 - 1 tokens).
+ * Errors of the call (nothing is planned): SC_ERR_INVALID (null, no rows, step not increasing),
+ * SC_ERR_BUSY (a step is in flight), SC_ERR_LIMIT (count > row_max).
+ * Cost: O(rows + saves + block); never allocates. */
 SC_API sc_status sc_step_plan(sc_cache *cache, sc_step step, const sc_row *rows, uint32_t count,
     uint64_t now_ns, sc_batch *batch_out, sc_status *each_out);
 
@@ -265,65 +296,89 @@ SC_API sc_status sc_step_plan(sc_cache *cache, sc_step step, const sc_row *rows,
 typedef struct sc_result {
     sc_lease lease;
     uint32_t len;             /* true length after the step: the end that was granted */
-    const int32_t *kv_ids;    /* ids of the pages that this row completed, in order */
-    uint32_t kv_count;        /* floor(len / page) - floor(from / page) */
+    /* ids (>= 0) of the pages that this row completed, in order. An id that the cache has may not
+     * be handed in again before it was drained: it would come back twice */
+    const int32_t *kv_ids;
+    uint32_t kv_count;        /* floor(len / page) - floor(from / page); without_kv: 0 */
 } sc_result;
 
 /** The step has finished on the device: publishes its saves, moves the leases on.
- * Results name every row that was granted, in any order. All or nothing: on any error nothing
- * changed and the step is still in flight. SC_ERR_NOT_FOUND (no such step), SC_ERR_INVALID, SC_ERR_MISMATCH
- * (a length or KV count that does not fit), SC_ERR_STALE (a lease that is not in the step), SC_ERR_LIMIT
- * (token_max cannot be kept: not an error of the call; such saves are skipped), SC_ERR_NO_MEMORY (retry or abort).
- * `each_out` (may be NULL) says what was wrong with which result. */
+ * Results name every row that was granted (also of leases released meanwhile), in any order. All or
+ * nothing: on any error nothing changed and the step is still in flight. SC_ERR_NOT_FOUND (no such
+ * step), SC_ERR_INVALID (also: a row without a result), SC_ERR_MISMATCH (a length or KV count that
+ * does not fit), SC_ERR_STALE (a lease that is not in the step), SC_ERR_NO_MEMORY (retry or abort).
+ * Saves that the index cannot take (one exists, another history is in use, token_max, memory) are
+ * skipped and counted. `each_out` (may be NULL) says what was wrong with which result. */
 SC_API sc_status sc_step_commit(sc_cache *cache, sc_step step, const sc_result *results,
     uint32_t count, sc_status *each_out);
-/** Gives the step up. Not launched: as if never planned. Launched: it has ended, outcome unknown:
- * its leases are LOST and its saves discarded. SC_ERR_NOT_FOUND. */
+/** Gives the step up. Not launched: as if never planned, and its number may be planned again (what
+ * was evicted to find room stays evicted). Launched: it has ended, outcome unknown: its leases are
+ * LOST and its saves discarded. SC_ERR_NOT_FOUND. Never allocates. */
 SC_API sc_status sc_step_abort(sc_cache *cache, sc_step step, bool launched);
 
 enum sc_release { SC_RELEASE_DISCARD = 0, SC_RELEASE_KEEP = 1 };
-/** Ends a lease. KEEP: tokens up to `len` (0: all that is committed) and their KV go into the index, and
- * the state at the end becomes a snapshot when `len` is the committed length and a page ends there. With a
- * step in flight the lease is DRAINING until that step ends. KV ids that the tree does not keep go to
- * the drain list, as does nothing of an incomplete page: its id was never handed in.
- * A LOST lease is always discarded. If memory for keeping is short the lease is discarded: SC_OK.
- * Errors: SC_ERR_STALE, SC_ERR_INVALID (len beyond the committed length), SC_ERR_STATE (DRAINING). */
-SC_API sc_status sc_lease_release(sc_cache *cache, sc_lease lease, uint32_t len, enum sc_release how);
+/** Ends a lease. KEEP: tokens up to `len` (0: all that is committed) and their KV go into the
+ * index, and the state at the end becomes a snapshot when `len` is the committed length and a page
+ * ends there. A decode snapshot of the lease that nobody used goes when the end was saved, or when
+ * `len` lies before it. What was published while the lease ran stays, also with DISCARD.
+ * With a step in flight the lease is DRAINING until that step ends. KV ids that the tree does not
+ * keep go to the drain list (the id of an incomplete page was never handed in). A LOST lease is
+ * always discarded. If memory for keeping is short the lease is discarded: SC_OK.
+ * Errors: SC_ERR_STALE, SC_ERR_INVALID (len beyond the committed length), SC_ERR_STATE
+ * (DRAINING). */
+SC_API sc_status sc_lease_release(
+    sc_cache *cache, sc_lease lease, uint32_t len, enum sc_release how);
 
 /** Completions of transfers. There are no lower tiers yet: poll finds none, and apply accepts only
  * an empty list (SC_ERR_NOT_FOUND otherwise). */
 typedef struct sc_done { uint64_t ticket; sc_status status; } sc_done;
-SC_API sc_status sc_cache_poll(sc_cache *cache, sc_done *done_out, uint32_t cap, uint32_t *count_out);
-SC_API sc_status sc_cache_apply(sc_cache *cache, const sc_done *done, uint32_t count, uint64_t now_ns);
+SC_API sc_status sc_cache_poll(
+    sc_cache *cache, sc_done *done_out, uint32_t cap, uint32_t *count_out);
+SC_API sc_status sc_cache_apply(
+    sc_cache *cache, const sc_done *done, uint32_t count, uint64_t now_ns);
 
 typedef struct sc_room {
-    uint32_t slots_free, slots_evictable, slots_held, slots_draining; /* held: working, in flight, pinned snapshots */
+    /* held: working, in flight, pinned snapshots */
+    uint32_t slots_free, slots_evictable, slots_held, slots_draining;
     uint64_t pages_cached;    /* in the index */
     uint64_t pages_evictable; /* of these, unpinned */
     uint64_t pages_held;      /* handed in by living leases and not in the index */
     uint64_t pages_drainable; /* waiting in the drain list */
 } sc_room;
 SC_API sc_status sc_cache_room(const sc_cache *cache, sc_room *room_out);
-/** Evicts least recently used content until at least `pages` KV pages and `slots` snapshots went, or
- * nothing is left. `got_out`: pages_drainable and slots_free gained. Cost: what it evicts. */
+/** Evicts least recently used content until at least `pages` KV pages and `slots` snapshots went,
+ * or nothing is left. `got_out`: what was gained in slots_free and pages_drainable, and in
+ * pages_cached how many pages left the index; the rest is 0. Cost: what it evicts; never
+ * allocates. */
 SC_API sc_status sc_cache_evict(sc_cache *cache, uint32_t pages, uint32_t slots, sc_room *got_out);
 /** Takes KV ids that the cache has let go, oldest first: they are the engine's again. */
-SC_API sc_status sc_cache_drain(sc_cache *cache, int32_t *kv_ids_out, uint32_t cap, uint32_t *count_out);
+SC_API sc_status sc_cache_drain(
+    sc_cache *cache, int32_t *kv_ids_out, uint32_t cap, uint32_t *count_out);
 
-enum { SC_SKIP_NO_SLOT = 0, SC_SKIP_EXISTS = 1, SC_SKIP_HISTORY = 2, SC_SKIP_LIMIT = 3, SC_SKIP_ABORTED = 4, SC_SKIP_COUNT = 5 };
+enum {
+    SC_SKIP_NO_SLOT = 0,
+    SC_SKIP_EXISTS = 1,
+    SC_SKIP_HISTORY = 2,
+    SC_SKIP_LIMIT = 3,
+    SC_SKIP_ABORTED = 4,
+    SC_SKIP_COUNT = 5
+};
 enum { SC_EVICT_FOR_SLOT = 0, SC_EVICT_ASKED = 1, SC_EVICT_WITH_KV = 2, SC_EVICT_SUPERSEDED = 3,
     SC_EVICT_PATH_CAP = 4, SC_EVICT_HISTORY = 5, SC_EVICT_CLOSED = 6, SC_EVICT_COUNT = 7 };
 typedef struct sc_cache_stats {
     size_t struct_size;         /* in: sizeof(sc_cache_stats) */
-    uint64_t acquired, released, refused;    /* leases */
+    uint64_t acquired, released;             /* leases */
+    uint64_t refused;                        /* SC_ERR_NO_SLOT, SC_ERR_LIMIT */
     uint64_t tokens_asked, tokens_hit;       /* prompt tokens of acquired leases; resumed ones */
     uint64_t resumed, resumed_by_kind[6];    /* leases that resumed, by sc_save_kind */
     uint64_t reason_count[SC_REASON_COUNT];  /* of acquired leases */
     uint64_t steps, steps_aborted, rows, rows_cut;
+    /* planned (positions to be saved) == published + skipped + those of the step in flight */
     uint64_t saves_planned, saves_published, saves_by_kind[6];
     uint64_t saves_skipped[SC_SKIP_COUNT];
-    uint64_t evicted[SC_EVICT_COUNT];        /* snapshots, by cause */
-    uint64_t pages_evicted, pages_duplicate, pages_adopted, pages_in, pages_out; /* KV ids handed in; drained */
+    uint64_t evicted[SC_EVICT_COUNT];        /* snapshots, by cause; published == these + alive */
+    /* KV ids handed in; drained */
+    uint64_t pages_evicted, pages_duplicate, pages_adopted, pages_in, pages_out;
     uint64_t leases_alive, snapshots_alive, nodes, tokens_cached;
 } sc_cache_stats;
 /** Fills `stats_out->struct_size` bytes. */

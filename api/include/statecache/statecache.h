@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/** Everything: the cache (cache.h), pools and schemas, copies of states, kernels. Each header can be
- * included alone. */
+/** Everything: the cache (cache.h), pools and schemas, copies of states, kernels. Each header can
+ * be included alone. */
 #ifndef STATECACHE_STATECACHE_H
 #define STATECACHE_STATECACHE_H
 

@@ -48,7 +48,8 @@ typedef enum sc_status {
 #undef SC_STATUS_ENUM
 } sc_status;
 
-/** Name ("SC_ERR_NO_SLOT") and text of a status; never NULL, also for unknown numbers. Threads: any. */
+/** Name ("SC_ERR_NO_SLOT") and text of a status; never NULL, also for unknown numbers. Threads:
+ * any. */
 SC_API const char *sc_status_name(sc_status status);
 SC_API const char *sc_status_text(sc_status status);
 
