@@ -274,7 +274,7 @@ def all_functions(tree):
 MACHINE_PATHS = re.compile("|".join(
     r"(?<![\w.\]}/-])/" + name + r"(?=[/\"'\s),:;]|$)"
     for name in ("wor" "k", "roo" "t", "Use" "rs"))
-    + "|/hom" r"e/\w|/tmp/s" r"c\b", re.M)
+    + "|/hom" r"e/\w|/tmp/s" r"c/", re.M)
 
 
 @rule
