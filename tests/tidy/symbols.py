@@ -19,6 +19,8 @@ import rules
 
 BAD_NAME = re.compile(r"refuse|reject|bad_|null|unknown|invalid|stale|overflow")
 
+MACRO = re.compile(r"^#define (\w+)\(((?:.*\\\n)*.*)", re.M)
+
 
 def declared_symbols(tree):
     """{name: (returns sc_status, takes arguments)} of the public headers."""
@@ -64,6 +66,7 @@ def refused_symbols(tree):
         functions = list(rules.c_functions(text))
         # Helpers of the same file that compare with a code: `invalid(sc_cache_room(NULL, &room))`.
         helpers = {name for name, _, body in functions if "SC_ERR_" in body}
+        helpers |= {name for name, body in MACRO.findall(text) if "SC_ERR_" in body}
         for name, _, body in functions:
             if BAD_NAME.search(name):
                 words = set(re.findall(r"\b(\w+)\s*\(", body))
@@ -102,6 +105,8 @@ def selftest():
     other = test.replace("refuses_null", "accepts_all")
     helper = "static void invalid(sc_status s)\n{\n    ck_assert(s == SC_ERR_INVALID);\n}\n\n" + \
         weak.replace("ck_assert", "invalid")
+    macro = "#define invalid(s) \\\n    ck_assert(s == SC_ERR_INVALID)\n" + \
+        weak.replace("ck_assert", "invalid")
     comment = test.replace("ck_assert", "/* sc_a(0) SC_ERR_ */ x").replace("sc_a(NULL, 0) ==", "")
 
     both = {"sc_a", "sc_b"}
@@ -115,7 +120,7 @@ def selftest():
         (run(), 0), (run(mapped="sc_a;"), 3), (run(mapped="sc_a; sc_b; sc_c;"), 3),
         (run(exported={"sc_a"}, archived=both), 1), (run(exported=both | {"x"}, archived=both), 1),
         (run(archived={"sc_a"}), 1), (run(archived=both | {"rx"}), 1),
-        (run(other), 1), (run(weak), 1), (run(comment), 1), (run(helper), 0),
+        (run(other), 1), (run(weak), 1), (run(comment), 1), (run(helper), 0), (run(macro), 0),
     ]
     return [f"selftest case {number}: {got}" for number, (got, want) in enumerate(cases)
             if len(got) != want]
