@@ -4,7 +4,7 @@
 
     generate.py [DIR]             check and write (default: fixtures/ beside this file)
     generate.py --check [DIR]     check, and compare with what is there; writes nothing
-    generate.py --compare DUMP    recompute another implementation's dump of <kind>_<array>.npy files
+    generate.py --compare DUMP    recompute another implementation's dump, <kind>_<array>.npy
                                   (q, k, v, g, beta, S0, o, S, h64, h128) with these formulas
 
 Inputs are bf16 numbers, so that one fixture serves fp32 and bf16 kernels. Same file every time.
@@ -35,7 +35,8 @@ class Fixture:
     def add(self, name, array, kind="f32"):
         array = np.ascontiguousarray(array)
         dims = list(array.shape) + [1] * (4 - array.ndim)
-        data = {"f32": lambda: array.astype("<f4"), "bf16": lambda: ref.to_bf16(array).astype("<u2"),
+        data = {"f32": lambda: array.astype("<f4"),
+                "bf16": lambda: ref.to_bf16(array).astype("<u2"),
                 "i32": lambda: array.astype("<i4")}[kind]().tobytes()
         self.bytes += struct.pack("<16s6I", name.encode(), TYPES[kind], array.ndim, *dims)
         self.bytes += data + b"\0" * (-len(data) % 4)
@@ -82,8 +83,8 @@ def delta(seed, kind, heads, v_heads, k_dim, v_dim, tokens, position, from_state
     last = position + tokens
     grid = [p for p in range(64, last + 1, 64) if p > position]
     saves = grid + ([last] if last not in grid else [])
-    out.add("shape", np.array([heads, v_heads, k_dim, v_dim, tokens, position, kind != "gdn", norm]),
-            "i32")
+    out.add("shape", np.array([heads, v_heads, k_dim, v_dim, tokens, position, kind != "gdn",
+                               norm]), "i32")
     out.add("scale", np.array([scale or 0.0]))
     for name, array in (("q", q), ("k", k), ("v", v)) + ((("s0", s0),) if from_state else ()):
         out.add(name, array, "bf16")
@@ -102,8 +103,8 @@ def decode(seed, kind, rows, heads, v_heads, k_dim, v_dim):
     o, s = np.zeros((rows, v_heads, v_dim)), np.zeros_like(s0)
     for r in range(rows):
         q, k, v = np.split(qkv[r], [heads * k_dim, 2 * heads * k_dim])
-        args = (q.reshape(1, heads, k_dim), k.reshape(1, heads, k_dim), v.reshape(1, v_heads, v_dim),
-                g[r:r + 1], beta[r:r + 1], s0[r])
+        args = (q.reshape(1, heads, k_dim), k.reshape(1, heads, k_dim),
+                v.reshape(1, v_heads, v_dim), g[r:r + 1], beta[r:r + 1], s0[r])
         o_row, states = ref.recurrent(*args)
         o2, s2 = ref.by_transition(*args)
         same("decode", o2, o_row), same("decode", s2, states[0])
@@ -214,7 +215,8 @@ def main(arguments):
         return compare(arguments[1])
     check = arguments[:1] == ["--check"]
     rest = arguments[1:] if check else arguments
-    folder = rest[0] if rest else os.path.join(os.path.dirname(os.path.abspath(__file__)), "fixtures")
+    here = os.path.dirname(os.path.abspath(__file__))
+    folder = rest[0] if rest else os.path.join(here, "fixtures")
     total = 0
     for name, make in FILES.items():
         path, data = os.path.join(folder, name + ".scfix"), make()

@@ -8,5 +8,6 @@ foreach(name backend delta delta_bits conv small args)
     endif()
 endforeach()
 if(TARGET test_kernels_small)
-    target_include_directories(test_kernels_small PRIVATE ${PROJECT_SOURCE_DIR}/kernels) # ref_math.h
+    # ref_math.h is private to the layer
+    target_include_directories(test_kernels_small PRIVATE ${PROJECT_SOURCE_DIR}/kernels)
 endif()
