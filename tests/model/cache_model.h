@@ -148,6 +148,9 @@ struct record {
     uint64_t stamp[STAMPS_MAX];
     uint32_t stamp_count;
     bool dead;           /* an answer showed that it is not there; an attempt revives it */
+    bool used;           /* a lease resumed from it */
+    bool pinned, was_dead; /* during records_before_evict .. records_after_evict */
+    uint64_t last_use;   /* operation that saved or resumed it */
 };
 
 /* A token sequence whose KV may be in the index: an upper bound for kv_len. */
@@ -167,7 +170,7 @@ struct m_lease {
     sc_lease_state state;
     uint32_t ns;
     int32_t tokens[TOKENS_MAX];
-    uint32_t token_count, prompt_len, resume_len;
+    uint32_t token_count, prompt_len, resume_len, branch_len;
     struct run run;            /* committed */
     int32_t ids[TOKENS_MAX];   /* KV ids that it reads */
     uint32_t id_count;
@@ -329,6 +332,16 @@ uint32_t extra_read(struct world *w, int32_t slot);
 /* Notes a save that was just published or skipped; asks which. True: a snapshot is there. */
 bool record_attempt(struct world *w, uint32_t ns, const int32_t *tokens, uint32_t len,
     uint64_t stamp);
+/* A lease resumed from it. */
+void record_use(struct world *w, uint32_t ns, const int32_t *tokens, uint32_t len);
+/* Before a save is attempted: is the snapshot still there? */
+void record_ask(struct world *w, uint32_t ns, const int32_t *tokens, uint32_t len);
+/* Around an eviction of snapshots alone: what went was used no later than what stays unpinned. */
+void records_before_evict(struct world *w);
+void records_after_evict(struct world *w);
+/* Asks for every snapshot on a path. `unused`: those that went since the last time were unused. */
+void records_refresh(struct world *w, uint32_t ns, const int32_t *tokens, uint32_t len,
+    bool unused);
 bool record_has_stamp(struct world *w, uint32_t ns, const int32_t *tokens, uint32_t len,
     uint64_t stamp);
 void path_add(struct world *w, uint32_t ns, const int32_t *tokens, uint32_t len);

@@ -175,6 +175,7 @@ static void lease_begin(struct world *w, sc_lease handle, uint32_t ns, const str
     memcpy(lease->tokens, prompt->tokens, prompt->count * sizeof *prompt->tokens);
     lease->token_count = lease->prompt_len = prompt->count;
     lease->resume_len = info.resume_len;
+    lease->branch_len = info.branch_len;
     lease->extra_slot = info.extra_slot;
     CHECK(w, (info.extra_slot > 0) == (w->extras != NULL), "extras slot %d", info.extra_slot);
     CHECK(w, (info.resume_slot != 0) == (info.resume_len > 0), "resume slot %u", info.resume_slot);
@@ -190,6 +191,7 @@ static void lease_begin(struct world *w, sc_lease handle, uint32_t ns, const str
         run_cold(w, &lease->run, lease->tokens, history, count);
         CHECK(w, record_has_stamp(w, ns, lease->tokens, info.resume_len, lease->run.state),
             "a hit at %u tokens with a history that was never saved", info.resume_len);
+        record_use(w, ns, lease->tokens, info.resume_len);
         w->op_hit = true;
     }
     int32_t ids[TOKENS_MAX];
@@ -274,6 +276,19 @@ static void check_refusal(struct world *w, sc_status status, sc_status wanted, b
     }
 }
 
+/* What the look-up just before promised. */
+static void check_promise(struct world *w, sc_lease handle, const sc_answer *answer)
+{
+    sc_lease_info info;
+    CHECK(w, sc_lease_info_get(w->cache, handle, &info) == SC_OK, "info");
+    CHECK(w, info.resume_len == answer->state_len[SC_TIER_DEVICE], "look-up promised %u, acquire "
+        "resumed %u", answer->state_len[SC_TIER_DEVICE], info.resume_len);
+    CHECK(w, info.reason == answer->reason, "reason %d, look-up said %d", (int)info.reason,
+        (int)answer->reason);
+    uint32_t branch = w->cfg.save_flags & SC_SAVE_BRANCH ? answer->branch_len : 0;
+    CHECK(w, info.branch_len == branch, "branch %u, look-up said %u", info.branch_len, branch);
+}
+
 void op_acquire(struct world *w)
 {
     struct sc_prng *rng = &w->rng;
@@ -325,9 +340,7 @@ void op_acquire(struct world *w)
         any = true;
         lease_begin(w, leases[i], ns[i], &prompts[i]);
         prompt_keep(w, prompts[i].tokens, prompts[i].count);
-        CHECK(w, i > 0 || w->twin ||
-                w->leases[lease_find(w, leases[i])].resume_len == answer.state_len[SC_TIER_DEVICE],
-            "look-up promised %u, acquire resumed otherwise", answer.state_len[SC_TIER_DEVICE]);
+        if (i == 0 && !w->twin) check_promise(w, leases[0], &answer);
     }
     if (!any) world_same(w, &stats, &room, "a refused acquire");
 }
@@ -435,6 +448,7 @@ void op_release(struct world *w)
         len = lease->run.len + 1;
         wanted = SC_ERR_INVALID;
     }
+    record_ask(w, lease->ns, lease->tokens, lease->run.len);
     sc_cache_stats before = world_stats(w);
     sc_room room = world_room(w);
     world_arm(w);

@@ -53,10 +53,12 @@ void op_evict(struct world *w)
     if (one_in(rng, 20)) {
         CHECK(w, seen(w, CALL_EVICT, sc_cache_evict(NULL, 1, 1, &got)) == SC_ERR_INVALID, "");
     }
+    if (pages == 0) records_before_evict(w);
     world_arm(w);
     sc_status status = seen(w, CALL_EVICT, sc_cache_evict(w->cache, pages, slots, &got));
     (void)world_disarm(w);
     CHECK(w, status == SC_OK, "%s: %s", sc_status_name(status), sc_last_error()->text);
+    if (pages == 0) records_after_evict(w);
     sc_room after = world_room(w);
     decided(w, mix(got.pages_drainable, got.slots_free));
     model_trace(w, "evict %u pages %u slots: got %u, %u", pages, slots,

@@ -98,7 +98,11 @@ bool record_attempt(struct world *w, uint32_t ns, const int32_t *tokens, uint32_
         *record = (struct record){.ns = ns, .len = len, .hash = hash_tokens(tokens, len),
             .tokens = dup_tokens(tokens, len), .dead = true};
     }
-    if (record->dead && !w->twin) record->stamp_count = 0;
+    if (record->dead && !w->twin) {
+        record->stamp_count = 0;
+        record->used = false;
+        record->last_use = w->step;
+    }
     bool known = false;
     for (uint32_t i = 0; i < min_u32(record->stamp_count, STAMPS_MAX); i++) {
         known = known || record->stamp[i] == stamp;
@@ -122,6 +126,76 @@ bool record_has_stamp(struct world *w, uint32_t ns, const int32_t *tokens, uint3
         if (record->stamp[i] == stamp) return true;
     }
     return false;
+}
+
+void record_use(struct world *w, uint32_t ns, const int32_t *tokens, uint32_t len)
+{
+    struct record *record = record_find(w, ns, tokens, len);
+    record->used = true;
+    record->last_use = w->step;
+}
+
+/* One that is not there any more was evicted. */
+static void record_learn(struct world *w, struct record *record)
+{
+    if (record->dead || w->twin) return;
+    record_settle(w, record);
+    w->known_dead += record->dead;
+}
+
+void record_ask(struct world *w, uint32_t ns, const int32_t *tokens, uint32_t len)
+{
+    struct record *record = record_find(w, ns, tokens, len);
+    if (record) record_learn(w, record);
+}
+
+void records_before_evict(struct world *w)
+{
+    if (w->twin) return;
+    for (uint32_t i = 0; i < w->record_count; i++) {
+        record_learn(w, &w->records[i]);
+        w->records[i].was_dead = w->records[i].dead;
+        w->records[i].pinned = false;
+    }
+    for (uint32_t i = 0; i < LEASES_MAX; i++) { /* a source that is not the lease's own is pinned */
+        const struct m_lease *lease = &w->leases[i];
+        sc_lease_info info;
+        if (!lease->used) continue;
+        CHECK(w, sc_lease_info_get(w->cache, lease->handle, &info) == SC_OK, "info");
+        if (info.source_slot == 0 || info.source_slot == info.working_slot) continue;
+        record_find(w, lease->ns, lease->tokens, lease->run.len)->pinned = true;
+    }
+}
+
+void records_after_evict(struct world *w)
+{
+    uint64_t newest_gone = 0, oldest_left = UINT64_MAX;
+    if (w->twin) return;
+    for (uint32_t i = 0; i < w->record_count; i++) {
+        struct record *record = &w->records[i];
+        record_learn(w, record);
+        if (record->was_dead) continue;
+        CHECK(w, !record->dead || !record->pinned, "a pinned snapshot at %u was evicted",
+            record->len);
+        if (record->dead && record->last_use > newest_gone) newest_gone = record->last_use;
+        if (!record->dead && !record->pinned && record->last_use < oldest_left) {
+            oldest_left = record->last_use;
+        }
+    }
+    CHECK(w, newest_gone <= oldest_left, "a snapshot used at %u went, one used at %u stays",
+        (uint32_t)newest_gone, (uint32_t)oldest_left);
+}
+
+void records_refresh(struct world *w, uint32_t ns, const int32_t *tokens, uint32_t len,
+    bool unused)
+{
+    for (uint32_t at = w->cfg.page; at <= len && !w->twin; at += w->cfg.page) {
+        struct record *record = record_find(w, ns, tokens, at);
+        if (!record || record->dead) continue;
+        record_learn(w, record);
+        CHECK(w, !record->dead || !unused || !record->used,
+            "a decode snapshot at %u was superseded, but had been used", at);
+    }
 }
 
 static uint32_t common(const int32_t *a, uint32_t a_len, const int32_t *b, uint32_t b_len)

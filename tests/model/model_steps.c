@@ -267,25 +267,65 @@ static uint64_t skipped_sum(const sc_cache_stats *stats)
     return sum;
 }
 
-/* Every point that was asked for is planned, or its skip is counted. */
-static void check_points(struct world *w, const struct plan_in *in, const sc_cache_stats *before)
+/* Positions that a row must save: what was asked for, the prompt's end, the branch point, decode. */
+static uint32_t wanted_saves(const struct world *w, const sc_row *asked, const struct m_row *row,
+    uint32_t *wanted)
+{
+    const struct config *cfg = &w->cfg;
+    const struct m_lease *lease = &w->leases[row->lease];
+    uint32_t count = 0, end = lease->prompt_len;
+    for (uint32_t p = 0; p < asked->point_count; p++) wanted[count++] = asked->points[p];
+    if (end % cfg->page != 0) end -= end % cfg->grid;
+    if (end > lease->resume_len && (cfg->save_flags & SC_SAVE_PROMPT_END)) {
+        wanted[count++] = end < row->end ? end - end % cfg->grid : end;
+    }
+    wanted[count++] = lease->branch_len;
+    uint32_t interval = cfg->decode_interval ? cfg->decode_interval : cfg->page > 1 ? cfg->page : 0;
+    if (row->decode && interval && row->end % interval == 0 &&
+        (cfg->save_flags & SC_SAVE_DECODE)) {
+        wanted[count++] = row->end;
+    }
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        bool again = false;
+        for (uint32_t j = 0; j < kept; j++) again = again || wanted[j] == wanted[i];
+        if (!again && wanted[i] > row->from && wanted[i] <= row->end) wanted[kept++] = wanted[i];
+    }
+    return kept;
+}
+
+/* Every save that is wanted is planned, or its skip is counted, for a reason. */
+static void check_wanted(struct world *w, const struct plan_in *in, const sc_cache_stats *before,
+    const sc_batch *batch)
 {
     struct m_step *step = &w->flight;
     sc_cache_stats now = world_stats(w);
-    uint64_t missing = 0, skipped = skipped_sum(&now) - skipped_sum(before);
+    sc_room room = world_room(w);
+    uint64_t missing = 0, skipped = skipped_sum(&now) - skipped_sum(before), total = 0;
+    uint32_t wanted[TOKENS_MAX + 4];
     for (uint32_t i = 0; i < in->count; i++) {
         if (!step->rows[i].granted) continue;
-        for (uint32_t p = 0; p < in->rows[i].point_count; p++) {
-            uint32_t at = in->rows[i].points[p];
-            bool planned = at > step->rows[i].end; /* cut off */
+        uint32_t count = wanted_saves(w, &in->rows[i], &step->rows[i], wanted);
+        total += count;
+        for (uint32_t p = 0; p < count; p++) {
+            bool planned = false;
             for (uint32_t s = 0; s < step->save_count; s++) {
-                planned = planned || (step->saves[s].row == i && step->saves[s].position == at);
+                planned =
+                    planned || (step->saves[s].row == i && step->saves[s].position == wanted[p]);
             }
             missing += !planned;
         }
     }
-    CHECK(w, missing <= skipped, "%u points are not planned, %u skips are counted",
-        (uint32_t)missing, (uint32_t)skipped);
+    CHECK(w, missing == skipped && total == missing + step->save_count,
+        "%u saves are wanted, %u planned, %u skipped", (uint32_t)total, step->save_count,
+        (uint32_t)skipped);
+    CHECK(w, now.saves_skipped[SC_SKIP_NO_SLOT] == before->saves_skipped[SC_SKIP_NO_SLOT] ||
+            (room.slots_free == 0 && room.slots_evictable == 0),
+        "no slot for a save, but %u are free and %u evictable", room.slots_free,
+        room.slots_evictable);
+    CHECK(w, now.saves_skipped[SC_SKIP_LIMIT] == before->saves_skipped[SC_SKIP_LIMIT] ||
+            batch->save_count == w->cfg.save_max, "%u saves of %u", batch->save_count,
+        w->cfg.save_max);
     for (uint32_t s = 0; w->cfg.save_flags == 0 && s < step->save_count; s++) {
         const sc_row *row = &in->rows[step->saves[s].row];
         bool asked = false;
@@ -359,7 +399,7 @@ static void plan(struct world *w)
     (void)world_disarm(w);
     CHECK(w, status == SC_OK, "%s: %s", sc_status_name(status), sc_last_error()->text);
     read_plan(w, &in, &batch, each);
-    check_points(w, &in, &before);
+    check_wanted(w, &in, &before, &batch);
     for (uint32_t i = 0; i < w->flight.save_count; i++) {
         model_trace(w, "  save row %u at %u slot %d%s", w->flight.saves[i].row,
             w->flight.saves[i].position, w->flight.saves[i].slot,
@@ -478,7 +518,7 @@ static sc_status spoil_commit(struct world *w, struct commit_in *in, sc_step *id
         return SC_ERR_INVALID;
     case 2:
         if (in->count == 0) break;
-        first->len++;
+        first->len += one_in(&w->rng, 2) ? 1u : UINT32_MAX; /* one more, one less */
         return SC_ERR_MISMATCH;
     case 3:
         if (in->count == 0) break;
@@ -491,6 +531,7 @@ static sc_status spoil_commit(struct world *w, struct commit_in *in, sc_step *id
         return SC_ERR_STALE;
     case 5:
         if (in->count == 0) break;
+        if (in->count > 1 && one_in(&w->rng, 2)) in->count--; /* in the place of another */
         in->results[in->count++] = *first;
         return SC_ERR_INVALID;
     case 6:
@@ -561,12 +602,23 @@ static void learn_commit(struct world *w, const sc_cache_stats *before, bool fai
     sc_cache_stats now = world_stats(w);
     skipped = skipped_sum(&now) - skipped_sum(before);
     for (uint32_t i = 0; i < SC_EVICT_COUNT; i++) evicted += now.evicted[i] - before->evicted[i];
+    CHECK(w, failed || w->cfg.token_max ||
+            now.saves_skipped[SC_SKIP_LIMIT] == before->saves_skipped[SC_SKIP_LIMIT],
+        "saves are skipped for a limit, and none is in reach");
+    CHECK(w, now.saves_skipped[SC_SKIP_NO_SLOT] == before->saves_skipped[SC_SKIP_NO_SLOT],
+        "a commit finds no slot");
     CHECK(w, missing <= skipped + evicted, "%u saves are not there, %u skipped, %u evicted",
         (uint32_t)missing, (uint32_t)skipped, (uint32_t)evicted);
+    /* Nothing else went: what is gone from the path of a decode save was superseded. */
+    bool superseded = evicted > 0 &&
+        evicted == now.evicted[SC_EVICT_SUPERSEDED] - before->evicted[SC_EVICT_SUPERSEDED];
     for (uint32_t i = 0; i < step->row_count; i++) {
         struct m_row *row = &step->rows[i];
         if (!row->granted) continue;
         struct m_lease *lease = &w->leases[row->lease];
+        if (superseded && row->decode && row->freeze) {
+            records_refresh(w, lease->ns, lease->tokens, row->end, true);
+        }
         if (lease->state != SC_LEASE_DRAINING) continue;
         attempts++;
         lease_learn_end(w, lease, before, failed);
@@ -630,6 +682,19 @@ static void commit(struct world *w)
         commit_draw(w, &in);
     }
     plant_kv(w, &in);
+    for (uint32_t i = 0; i < w->flight.row_count; i++) {
+        const struct m_row *row = &w->flight.rows[i];
+        const struct m_lease *lease = &w->leases[row->lease];
+        if (!row->granted) continue;
+        record_ask(w, lease->ns, lease->tokens, row->end); /* it may be released and kept there */
+        if (!row->decode || !row->freeze) continue;
+        records_refresh(w, lease->ns, lease->tokens, row->end, false);
+    }
+    for (uint32_t s = 0; s < w->flight.save_count; s++) {
+        const struct m_save *save = &w->flight.saves[s];
+        const struct m_lease *lease = &w->leases[w->flight.rows[save->row].lease];
+        record_ask(w, lease->ns, lease->tokens, save->position);
+    }
     sc_status each[ROWS_MAX + 1];
     sc_cache_stats before = world_stats(w);
     sc_room room = world_room(w);
@@ -669,6 +734,11 @@ static void abort_step(struct world *w)
     }
     bool launched = step->computed || one_in(&w->rng, 2);
     if (launched) scribble(w);
+    for (uint32_t i = 0; i < step->row_count; i++) {
+        const struct m_lease *lease = &w->leases[step->rows[i].lease];
+        if (!step->rows[i].granted) continue;
+        record_ask(w, lease->ns, lease->tokens, lease->run.len);
+    }
     sc_cache_stats before = world_stats(w);
     world_arm(w);
     sc_status status = seen(w, CALL_ABORT, sc_step_abort(w->cache, step->id, launched));

@@ -249,6 +249,12 @@ static int check_totals(uint32_t missing)
             rc = 1;
         }
     }
+    for (uint32_t i = 0; i < SC_REASON_COUNT; i++) {
+        if (totals.reasons[i] == 0 && i != SC_REASON_PENDING) {
+            (void)fprintf(stderr, "no lease had reason %u\n", i);
+            rc = 1;
+        }
+    }
     for (uint32_t i = 1; i < 6; i++) {
         if (totals.published_by_kind[i] == 0 || totals.resumed_by_kind[i] == 0) {
             (void)fprintf(stderr, "no snapshot of kind %u was published and resumed\n", i);
