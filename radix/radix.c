@@ -2,8 +2,8 @@
 /* The prefix index: creation, spaces, look-up, use, ids of a path.
  *
  * One compressed tree per space; the root is a node that no caller sees. A node is a run of whole
- * pages [start, end) and ends where a snapshot stands, where paths part, where the history changes
- * or where storage had to be cut. It names its run in shared storage (radix_store.c), so that a
+ * pages [start, end) and ends where a snapshot stands, where paths part, where the history changes,
+ * before a page with marks, or where storage had to be cut. It names its run in shared storage (radix_store.c), so that a
  * split moves two numbers and copies nothing:
  *
  *   storage        | t0 t1 t2 t3 t4 t5 t6 t7 | ...            one chunk, counted by unit
@@ -15,28 +15,43 @@
  * The upper half is the new node. The lower half keeps the id, so that whatever stands for the end
  * of the run (snapshot, tombstone, receipts, children) stays where it is.
  *
+ * A tail is a node of less than a page. It hangs where its page begins; the page itself may hang
+ * beside it, and so may other tails (pages of four):
+ *
+ *   root --- N [0,8) --+-- P [8,12) ---         begins as both tails do
+ *                      +-- T [8,10) snapshot 7
+ *                      `-- T [8,11) snapshot 9
+ *
  * Invariants; sc_radix_verify cites them:
- *  (1) A child starts where its parent ends; every run is a positive number of whole pages.
- *  (2) Children of a node differ in their first page. The index holds each node exactly once, under
- *      its parent and first page.
+ *  (1) A child starts where its parent ends; every run is a positive number of whole pages, or, of a
+ *      tail, less than one page.
+ *  (2) Children of a node differ in the tokens or marks of their first page (a tail: in all it has).
+ *      The index holds each node exactly once, under its parent and these.
  *  (3) Sibling lists are doubly linked and child_count is their length.
  *  (4) A node belongs to its root's space, and every live node is reached from one root.
  *  (5) A storage unit counts the nodes that touch it, and the cursor that stands in it.
  *  (6) pin == receipts that hold the node + children with pin > 0. So pin > 0 if and only if
  *      something at or below the node is locked.
  *  (7) A node is in the KV order if and only if it is a leaf, no root, and pin == 0.
- *  (8) A node is in the STATE order if and only if it has a snapshot and no state lock. A state
- *      lock implies a snapshot; a tombstone has none.
+ *  (8) A node is in the STATE order if and only if it has a snapshot that is not held: by a state
+ *      lock, or, of a tail, by any lock. A state lock implies a snapshot; a tombstone has none.
  *  (9) A leaf's tick is the last use of any path that went through it: uses mark the deepest node,
  *      and a removed child leaves its tick to the parent.
- * (10) The counters (nodes, leaves, tokens, pinned tokens, snapshots, locks) equal a recount.
+ * (10) The counters (nodes, leaves, tokens, pinned tokens, snapshots, locks, marks, tails)
+ *      equal a recount.
  * (11) An entry's heap tick is its node's, no parent entry is later than its children, and the
  *      node's place names the entry.
+ * (12) The marks of a node lie in its first page and ascend. So a page with marks starts a node, a
+ *      split never divides marks, and tokens alone decide inside a node. Every cell is in the list
+ *      of one node or free.
+ * (13) A tail has a snapshot and no children. Its parent counts its tails by length.
  *
  * Failure: insert, space_add and lock acquire everything first and then mutate; nothing else
  * allocates. Threads: see radix.h; look-ups write nothing.
- * Cost: look-up is one memcmp per node on the path and one child search; eviction is O(log leaves)
- * per node that goes. All walks are loops over links, so depth is no limit. */
+ * Cost: look-up is one memcmp per node on the path and one child search; then, from the deepest
+ * node on up to the last one with a snapshot, those with tails try each length of theirs.
+ * Eviction is O(log leaves) per node that goes, and for a tail the lengths beside it. All walks are
+ * loops over links, so depth is no limit. */
 #include "radix_internal.h"
 
 sc_status sc_radix_create(const struct sc_radix_options *options, struct sc_radix **radix_out)
@@ -71,6 +86,7 @@ void sc_radix_destroy(struct sc_radix *r)
     for (int kind = 0; kind < RX_KIND_COUNT; kind++) {
         rx_free(r, r->order[kind].entries, r->order[kind].cap * sizeof *r->order[kind].entries);
     }
+    rx_free(r, r->cells, r->cell_cap * sizeof *r->cells);
     rx_free(r, r->receipts, r->receipt_cap * sizeof *r->receipts);
     rx_free(r, r->roots, r->space_cap * sizeof *r->roots);
     SC_ASSERT(r->bytes == sizeof *r);
@@ -126,22 +142,59 @@ sc_status sc_radix_space_remove(struct sc_radix *r, uint32_t space,
 
 /* --- look-up --- */
 
-sc_status sc_radix_match(const struct sc_radix *r, uint32_t space, const int32_t *tokens,
-    uint32_t token_count, uint32_t len_max, struct sc_radix_match *match_out)
+/* The deepest tail on the way from `id` up that is deeper than the best snapshot so far. `limit`:
+ * tokens that count. */
+static void match_tail(const struct sc_radix *r, const struct sc_radix_key *key, uint32_t limit,
+    uint32_t id, struct sc_radix_match *match)
 {
-    SC_REQUIRE(r != NULL && match_out != NULL);
-    SC_REQUIRE(tokens != NULL || token_count == 0);
+    uint32_t mark = key->mark_count;
+    for (;; id = rx_node(r, id)->parent) {
+        const struct rx_node *node = rx_node(r, id);
+        uint32_t start = rx_end(node);
+        if (start < match->state_len) return;
+        uint32_t most = limit - start < r->page - 1 ? limit - start : r->page - 1;
+        while (mark > 0 && key->marks[mark - 1].at >= start) mark--;
+        if (node->flags & RX_TAILED && most > 0) {
+            struct rx_first first = {key->tokens + start, start, most, key->marks + mark,
+                key->mark_count - mark};
+            uint32_t tail = rx_tail_deepest(r, id, &first);
+            if (tail != 0) {
+                node = rx_node(r, tail);
+                match->state_node = tail;
+                match->state_len = rx_end(node);
+                match->snapshot = node->snapshot;
+                if (r->with_kv) match->tail_kv = *rx_ids(r, node);
+                if (match->evicted_len < match->state_len) match->evicted_len = 0;
+                return;
+            }
+        }
+        if (node->flags & RX_ROOT) return;
+    }
+}
+
+sc_status sc_radix_match(const struct sc_radix *r, uint32_t space, const struct sc_radix_key *key,
+    uint32_t len_max, struct sc_radix_match *match_out)
+{
+    SC_REQUIRE(r != NULL && key != NULL && match_out != NULL);
+    SC_REQUIRE(key->tokens != NULL || key->token_count == 0);
+    SC_TRY(rx_marks_check(key->marks, key->mark_count));
     uint32_t id = rx_root(r, space);
     if (id == 0) return space_unknown(space);
-    struct sc_radix_match match = {0};
-    uint32_t limit = token_count < len_max ? token_count : len_max;
-    limit -= limit % r->page;
-    while (match.kv_len < limit) {
-        uint32_t child = rx_child_find(r, id, tokens + match.kv_len);
+    struct sc_radix_match match = {.tail_kv = -1};
+    struct rx_first first = {.len = r->page, .marks = key->marks, .mark_count = key->mark_count};
+    uint32_t limit = key->token_count < len_max ? key->token_count : len_max;
+    uint32_t whole = limit - limit % r->page;
+    uint32_t tailed = rx_node(r, id)->flags & RX_TAILED ? id : 0; /* deepest that may decide */
+    while (match.kv_len < whole) {
+        first.tokens = key->tokens + match.kv_len;
+        first.start = match.kv_len;
+        uint32_t child = rx_child_find(r, id, &first);
         if (child == 0) break;
         const struct rx_node *node = rx_node(r, child);
-        uint32_t most = limit - match.kv_len < node->len ? limit - match.kv_len : node->len;
-        uint32_t same = rx_common(node->tokens, tokens + match.kv_len, most);
+        uint32_t most = whole - match.kv_len < node->len ? whole - match.kv_len : node->len;
+        rx_marks_skip(&first, first.start + r->page);
+        most = rx_marks_stop(r, &first, most);
+        uint32_t same = rx_common(node->tokens, first.tokens, most);
         match.node = child;
         match.kv_len += same - same % r->page;
         if (same < node->len) break;
@@ -150,11 +203,14 @@ sc_status sc_radix_match(const struct sc_radix *r, uint32_t space, const int32_t
             match.state_len = match.kv_len;
             match.snapshot = node->snapshot;
             match.evicted_len = 0;
+            tailed = 0; /* those further up are shorter */
         } else if (node->flags & RX_TOMBSTONE) {
             match.evicted_len = match.kv_len;
         }
+        if (node->flags & RX_TAILED) tailed = child;
         id = child;
     }
+    if (tailed != 0) match_tail(r, key, limit, tailed, &match);
     uint32_t branch = match.kv_len - match.kv_len % r->grid;
     if (branch > match.state_len) match.branch_len = branch;
     *match_out = match;
@@ -165,9 +221,10 @@ void sc_radix_touch(struct sc_radix *r, const struct sc_radix_match *match)
 {
     if (!r || !match) return;
     if (rx_known(r, match->node)) rx_order_use(r, RX_KV, match->node);
-    if (rx_known(r, match->state_node) && rx_node(r, match->state_node)->snapshot != 0) {
-        rx_order_use(r, RX_STATE, match->state_node);
-    }
+    if (!rx_known(r, match->state_node) || rx_node(r, match->state_node)->snapshot == 0) return;
+    rx_order_use(r, RX_STATE, match->state_node);
+    /* A tail hangs beside the way to match->node, or below its end. */
+    if (rx_node(r, match->state_node)->flags & RX_TAIL) rx_order_use(r, RX_KV, match->state_node);
 }
 
 /* --- ids of a path --- */
@@ -188,7 +245,7 @@ sc_status sc_radix_spans(const struct sc_radix *r, sc_node node, uint32_t page_f
     if (node != SC_NODE_NONE && !rx_known(r, node)) {
         return SC_FAIL(SC_ERR_STALE, "node %u does not exist", node);
     }
-    uint32_t pages = node == SC_NODE_NONE ? 0 : rx_end(rx_node(r, node)) / r->page;
+    uint32_t pages = node == SC_NODE_NONE ? 0 : rx_pages(r, rx_end(rx_node(r, node)));
     if (page_first > pages) {
         return SC_FAIL(SC_ERR_INVALID, "page %u is behind the end, %u", page_first, pages);
     }
@@ -205,7 +262,7 @@ sc_status sc_radix_spans(const struct sc_radix *r, sc_node node, uint32_t page_f
     for (uint32_t id = node; id != 0 && rx_end(rx_node(r, id)) > from;) {
         const struct rx_node *n = rx_node(r, id);
         uint32_t skip = n->start < from ? from - n->start : 0;
-        extent += (n->len - skip) / r->page;
+        extent += rx_pages(r, n->len - skip);
         if (n->start <= from || !follows_parent(r, n)) {
             struct sc_radix_span span = {.ids = rx_ids(r, n) + skip / r->page,
                 .page_first = (n->start + skip) / r->page, .page_count = extent};

@@ -6,6 +6,17 @@
 
 #include "radix_internal.h"
 
+static uint32_t mark_count(const struct sc_radix *r, const struct rx_node *node)
+{
+    uint32_t count = 0;
+    if (!(node->flags & RX_MARKED)) return 0;
+    for (uint32_t cell = rx_cells(node); cell != 0 && r->cells[cell].tails == 0;
+         cell = r->cells[cell].next) {
+        count++;
+    }
+    return count;
+}
+
 static void info_fill(const struct sc_radix *r, uint32_t id, struct sc_radix_node_info *info)
 {
     const struct rx_node *node = rx_node(r, id);
@@ -14,6 +25,7 @@ static void info_fill(const struct sc_radix *r, uint32_t id, struct sc_radix_nod
     *info = (struct sc_radix_node_info){.parent = top ? SC_NODE_NONE : node->parent,
         .start = node->start, .end = rx_end(node), .snapshot = node->snapshot,
         .tombstone = node->flags & RX_TOMBSTONE, .child_count = node->child_count,
+        .mark_count = mark_count(r, node),
         .kv_locks = node->pin - use->state_locks, .state_locks = use->state_locks,
         .history = node->history, .space = node->space};
 }
@@ -27,6 +39,21 @@ sc_status sc_radix_node_get(const struct sc_radix *r, sc_node node,
     return SC_OK;
 }
 
+sc_status sc_radix_marks_get(const struct sc_radix *r, sc_node node, sc_mark *marks_out,
+    uint32_t cap, uint32_t *count_out)
+{
+    SC_REQUIRE(r != NULL && count_out != NULL && (marks_out != NULL || cap == 0));
+    if (!rx_known(r, node)) return SC_FAIL(SC_ERR_STALE, "node %u does not exist", node);
+    uint32_t count = mark_count(r, rx_node(r, node));
+    *count_out = count;
+    if (count > cap) return SC_FAIL(SC_ERR_LIMIT, "%u marks do not fit %u", count, cap);
+    uint32_t cell = rx_cells(rx_node(r, node));
+    for (uint32_t i = 0; i < count; i++, cell = r->cells[cell].next) {
+        marks_out[i] = r->cells[cell].mark;
+    }
+    return SC_OK;
+}
+
 void sc_radix_stats_get(const struct sc_radix *r, struct sc_radix_stats *stats_out)
 {
     if (!r || !stats_out) return;
@@ -36,7 +63,7 @@ void sc_radix_stats_get(const struct sc_radix *r, struct sc_radix_stats *stats_o
         .kv_locked_tokens = r->pinned_tokens,
         .state_evictable_count = r->snapshot_count - r->state_locked_count,
         .state_locked_count = r->state_locked_count, .receipt_count = r->receipt_count,
-        .bytes = r->bytes};
+        .mark_count = r->mark_count, .tail_count = r->tail_count, .bytes = r->bytes};
 }
 
 void sc_radix_walk(const struct sc_radix *r, uint32_t space, sc_radix_visit_fn fn, void *ctx)
@@ -49,7 +76,7 @@ void sc_radix_walk(const struct sc_radix *r, uint32_t space, sc_radix_visit_fn f
         struct sc_radix_node_info info;
         info_fill(r, id, &info);
         if (!fn(ctx, id, &info, node->tokens, r->with_kv ? rx_ids(r, node) : NULL,
-                node->len / r->page)) {
+                rx_pages(r, node->len))) {
             return;
         }
     }
@@ -102,7 +129,7 @@ uint32_t sc_radix_state_order(const struct sc_radix *r, sc_node *nodes_out, uint
 
 /* --- the picture --- */
 
-enum { DUMP_LEVELS = 24, DUMP_LINE = 400, DUMP_ITEMS = 6 };
+enum { DUMP_LEVELS = 24, DUMP_LINE = 480, DUMP_ITEMS = 6, DUMP_MARKS = 3 };
 
 struct line { char text[DUMP_LINE]; size_t used; };
 
@@ -124,18 +151,34 @@ static void line_items(struct line *line, const char *name, const int32_t *items
     if (count > DUMP_ITEMS) line_add(line, " .. %" PRId32, items[count - 1]);
 }
 
+static void line_marks(struct line *line, const struct sc_radix *r, const struct rx_node *node)
+{
+    uint32_t count = mark_count(r, node);
+    if (count == 0) return;
+    line_add(line, ", marks");
+    uint32_t cell = rx_cells(node);
+    for (uint32_t i = 0; i < count && i < DUMP_MARKS; i++, cell = r->cells[cell].next) {
+        const sc_mark *mark = &r->cells[cell].mark;
+        line_add(line, " %u:", mark->at);
+        for (unsigned b = 0; b < sizeof mark->id; b++) line_add(line, "%02x", mark->id[b]);
+    }
+    if (count > DUMP_MARKS) line_add(line, " and %u more", count - DUMP_MARKS);
+}
+
 static void line_node(const struct sc_radix *r, uint32_t id, struct line *line)
 {
     const struct rx_node *node = rx_node(r, id);
     const struct rx_use *use = rx_use(r, id);
     line_add(line, "#%u [%u,%u)", id, node->start, rx_end(node));
+    if (node->flags & RX_TAIL) line_add(line, " tail");
     if (node->snapshot != 0) line_add(line, " snapshot %u", node->snapshot);
     if (node->flags & RX_TOMBSTONE) line_add(line, " tombstone");
     if (node->pin > 0) line_add(line, " locks kv %u state %u", node->pin - use->state_locks,
         use->state_locks);
     line_add(line, ", history %" PRIx64, node->history);
+    line_marks(line, r, node);
     line_items(line, "tokens", node->tokens, node->len);
-    if (r->with_kv) line_items(line, "ids", rx_ids(r, node), node->len / r->page);
+    if (r->with_kv) line_items(line, "ids", rx_ids(r, node), rx_pages(r, node->len));
 }
 
 /* Only children of a fork are set in, so that a chain, however long, stays in one column. */

@@ -104,12 +104,35 @@ void rx_snapshot_attach(struct sc_radix *r, uint32_t id, uint32_t snapshot)
     rx_order_add(r, RX_STATE, id);
 }
 
+/* Of a tail, any lock holds the snapshot: the node cannot stay without it (13). */
+bool rx_state_held(const struct sc_radix *r, uint32_t id)
+{
+    const struct rx_node *node = rx_node(r, id);
+    return node->flags & RX_TAIL ? node->pin > 0 : rx_use(r, id)->state_locks > 0;
+}
+
+/* Follows a change of locks: the snapshot is in its order, or counted as locked (8). */
+static void state_order_sync(struct sc_radix *r, uint32_t id)
+{
+    if (rx_node(r, id)->snapshot == 0) return;
+    bool in = rx_use(r, id)->place[RX_STATE] != 0;
+    bool want = !rx_state_held(r, id);
+    if (want && !in) {
+        rx_order_add(r, RX_STATE, id);
+        r->state_locked_count--;
+    }
+    if (!want && in) {
+        rx_order_remove(r, RX_STATE, id);
+        r->state_locked_count++;
+    }
+}
+
 /* Not locked; leaves a tombstone. */
 static void snapshot_evict(struct sc_radix *r, uint32_t id, const struct sc_radix_sink *sink,
     enum sc_radix_cause cause)
 {
     struct rx_node *node = rx_node(r, id);
-    SC_ASSERT(rx_use(r, id)->state_locks == 0);
+    SC_ASSERT(!rx_state_held(r, id));
     uint32_t snapshot = node->snapshot;
     rx_order_remove(r, RX_STATE, id);
     node->snapshot = 0;
@@ -131,20 +154,23 @@ static void run_emit(struct sc_radix *r, const struct rx_node *node, uint32_t sk
     const struct sc_radix_sink *sink, enum sc_radix_cause cause)
 {
     if (!r->with_kv) return;
-    sink->kv(sink->ctx, rx_ids(r, node) + skip / r->page, (node->len - skip) / r->page, cause);
+    sink->kv(sink->ctx, rx_ids(r, node) + skip / r->page, rx_pages(r, node->len - skip), cause);
 }
 
-/* Removes an unpinned leaf. A snapshot that goes along with KV that was asked for is a cascade. */
+/* The cause of what goes because something else did. */
+static enum sc_radix_cause cascade_of(enum sc_radix_cause cause)
+{
+    return cause == SC_RADIX_CAUSE_ASKED ? SC_RADIX_CAUSE_CASCADE : cause;
+}
+
+/* Removes an unpinned leaf. */
 static void leaf_remove(struct sc_radix *r, uint32_t id, const struct sc_radix_sink *sink,
     enum sc_radix_cause cause)
 {
     struct rx_node *node = rx_node(r, id);
     uint32_t parent = node->parent;
     SC_ASSERT(node->pin == 0 && node->child_count == 0);
-    if (node->snapshot != 0) {
-        snapshot_evict(r, id, sink,
-            cause == SC_RADIX_CAUSE_ASKED ? SC_RADIX_CAUSE_CASCADE : cause);
-    }
+    if (node->snapshot != 0) snapshot_evict(r, id, sink, cascade_of(cause));
     run_emit(r, node, 0, sink, cause);
     if (rx_use(r, id)->place[RX_KV] != 0) rx_order_remove(r, RX_KV, id);
     rx_child_unlink(r, id);
@@ -154,6 +180,17 @@ static void leaf_remove(struct sc_radix *r, uint32_t id, const struct sc_radix_s
     r->token_count -= node->len;
     rx_node_free(r, id);
     rx_kv_order_sync(r, parent);
+}
+
+/* Lets a snapshot go that is not locked; a tail goes with it. Returns the node that is left. */
+static uint32_t state_remove(struct sc_radix *r, uint32_t id, const struct sc_radix_sink *sink,
+    enum sc_radix_cause cause)
+{
+    uint32_t parent = rx_node(r, id)->parent;
+    snapshot_evict(r, id, sink, cause);
+    if (!(rx_node(r, id)->flags & RX_TAIL)) return id;
+    leaf_remove(r, id, sink, cascade_of(cause));
+    return parent;
 }
 
 void rx_subtree_remove(struct sc_radix *r, uint32_t top, const struct sc_radix_sink *sink,
@@ -169,7 +206,7 @@ void rx_subtree_remove(struct sc_radix *r, uint32_t top, const struct sc_radix_s
     }
 }
 
-void rx_tail_remove(struct sc_radix *r, uint32_t id, uint32_t len,
+void rx_truncate(struct sc_radix *r, uint32_t id, uint32_t len,
     const struct sc_radix_sink *sink, enum sc_radix_cause cause)
 {
     struct rx_node *node = rx_node(r, id);
@@ -255,11 +292,11 @@ sc_status sc_radix_lock(struct sc_radix *r, sc_node node, uint32_t what,
     receipt->live = 1;
     r->receipt_count++;
     if (taken & SC_RADIX_LOCK_KV) rx_use(r, node)->kv_locks++;
-    if (taken & SC_RADIX_LOCK_STATE && rx_use(r, node)->state_locks++ == 0) {
-        rx_order_remove(r, RX_STATE, node);
-        r->state_locked_count++;
+    if (taken & SC_RADIX_LOCK_STATE) rx_use(r, node)->state_locks++;
+    if (taken != 0) {
+        pin(r, node, (taken & 1) + (taken >> 1));
+        state_order_sync(r, node);
     }
-    if (taken != 0) pin(r, node, (taken & 1) + (taken >> 1));
     *receipt_out = (struct sc_radix_receipt){index, receipt->generation};
     return SC_OK;
 }
@@ -286,11 +323,11 @@ sc_status sc_radix_unlock(struct sc_radix *r, struct sc_radix_receipt receipt)
     uint32_t node = entry->node;
     uint32_t taken = entry->what;
     if (taken & SC_RADIX_LOCK_KV) rx_use(r, node)->kv_locks--;
-    if (taken & SC_RADIX_LOCK_STATE && --rx_use(r, node)->state_locks == 0) {
-        rx_order_add(r, RX_STATE, node);
-        r->state_locked_count--;
+    if (taken & SC_RADIX_LOCK_STATE) rx_use(r, node)->state_locks--;
+    if (taken != 0) {
+        unpin(r, node, (taken & 1) + (taken >> 1));
+        state_order_sync(r, node);
     }
-    if (taken != 0) unpin(r, node, (taken & 1) + (taken >> 1));
     uint32_t generation = entry->generation + 1;
     *entry = (struct rx_receipt){.generation = generation == 0 ? 1 : generation,
         .node = r->receipt_free};
@@ -359,8 +396,7 @@ sc_status sc_radix_evict_state(struct sc_radix *r, uint32_t count,
     const struct rx_heap *heap = &r->order[RX_STATE];
     uint32_t done = 0;
     for (; done < count && heap->count > 0; done++) {
-        uint32_t id = heap->entries[0].node;
-        snapshot_evict(r, id, sink, SC_RADIX_CAUSE_ASKED);
+        uint32_t id = state_remove(r, heap->entries[0].node, sink, SC_RADIX_CAUSE_ASKED);
         if (!r->with_kv) barren_remove(r, id, sink);
     }
     *count_out = done;
@@ -376,18 +412,18 @@ sc_status sc_radix_snapshot_drop(struct sc_radix *r, sc_node node,
     if (rx_node(r, node)->snapshot == 0) {
         return SC_FAIL(SC_ERR_NOT_FOUND, "node %u has no snapshot", node);
     }
-    if (rx_use(r, node)->state_locks > 0) {
+    if (rx_state_held(r, node)) {
         return SC_FAIL(SC_ERR_BUSY, "the snapshot of node %u is locked", node);
     }
-    snapshot_evict(r, node, sink, SC_RADIX_CAUSE_SUPERSEDED);
+    (void)state_remove(r, node, sink, SC_RADIX_CAUSE_SUPERSEDED);
     return SC_OK;
 }
 
-/* A snapshot that the cap may free: on the way to `tail`, no fork, not locked. */
-static bool excess_candidate(const struct sc_radix *r, uint32_t id, uint32_t tail)
+/* A snapshot that the cap may free: on the way to `end`, no fork, not locked. */
+static bool excess_candidate(const struct sc_radix *r, uint32_t id, uint32_t end)
 {
     const struct rx_node *node = rx_node(r, id);
-    return node->snapshot != 0 && id != tail && node->child_count == 1 &&
+    return node->snapshot != 0 && id != end && node->child_count == 1 &&
         rx_use(r, id)->state_locks == 0;
 }
 

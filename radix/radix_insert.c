@@ -11,17 +11,22 @@
  * but disagree about its history (the victim). A victim that holds no snapshot and is not locked is
  * replaced; another one stops the insert there.
  *
- * New nodes end at saves, where the history changes, and where storage cut the run. Afterwards one
- * walk from the last node up to the root cuts the held part at its saves. */
+ * New nodes end at saves, where the history changes, before a page with marks, and where storage
+ * cut the run; a tail is a node of its own and takes a page of storage. Afterwards one walk from
+ * the last node up to the root cuts the held part at its saves.
+ *
+ * A tail that the tree holds already is part of the prefix; one of another history stops the
+ * insert at the page, since a tail always carries a snapshot. */
 #include "radix_internal.h"
 
 struct plan {
     uint32_t root;
+    uint32_t whole;     /* token_count cut to pages; what lies beyond is a tail */
     uint32_t at;        /* deepest node of the prefix, or the root; the prefix may end inside it */
     uint32_t prefix;    /* tokens held with this history */
     uint32_t victim;    /* holds the page at `prefix` with another history; 0: none */
     uint64_t freed;     /* tokens that go with the victim */
-    uint32_t end;       /* token_count, or prefix where the victim stays */
+    uint32_t end;       /* token_count, or prefix where something else stays */
 };
 
 static sc_status runs_check(const struct sc_radix *r, const struct sc_radix_insert *in)
@@ -44,7 +49,8 @@ static sc_status saves_check(const struct sc_radix *r, const struct sc_radix_ins
 {
     for (uint32_t i = 0; i < in->save_count; i++) {
         const struct sc_radix_save *save = &in->saves[i];
-        if (save->len == 0 || save->len > in->token_count || save->len % r->page != 0) {
+        bool at_end = save->len % r->page == 0 || save->len == in->token_count;
+        if (save->len == 0 || save->len > in->token_count || !at_end) {
             return SC_FAIL(SC_ERR_MISMATCH, "a snapshot after %u tokens is at no page end of a "
                 "key of %u", save->len, in->token_count);
         }
@@ -56,15 +62,37 @@ static sc_status saves_check(const struct sc_radix *r, const struct sc_radix_ins
     return SC_OK;
 }
 
+static sc_status marks_check(const struct sc_radix_insert *in)
+{
+    SC_TRY(rx_marks_check(in->marks, in->mark_count));
+    if (in->mark_count > 0 && in->marks[in->mark_count - 1].at >= in->token_count) {
+        return SC_FAIL(SC_ERR_INVALID, "a mark at %u lies behind a key of %u tokens",
+            in->marks[in->mark_count - 1].at, in->token_count);
+    }
+    return SC_OK;
+}
+
+/* Whole pages, or a tail: the last save ends where the key does. */
+static sc_status end_check(const struct sc_radix *r, const struct sc_radix_insert *in)
+{
+    if (in->token_count % r->page == 0) return SC_OK;
+    if (in->save_count == 0 || in->saves[in->save_count - 1].len != in->token_count) {
+        return SC_FAIL(SC_ERR_INVALID, "%u tokens are not whole pages of %u, and no save ends there",
+            in->token_count, r->page);
+    }
+    if (in->token_count > UINT32_MAX - r->page) {
+        return SC_FAIL(SC_ERR_LIMIT, "a page beyond %u tokens has no number", in->token_count);
+    }
+    return SC_OK;
+}
+
 static sc_status insert_check(const struct sc_radix *r, const struct sc_radix_insert *in,
     const sc_status *save_status_out)
 {
     SC_REQUIRE(in->tokens != NULL || in->token_count == 0);
     SC_REQUIRE(in->save_count == 0 || (in->saves != NULL && save_status_out != NULL));
-    if (in->token_count % r->page != 0) {
-        return SC_FAIL(SC_ERR_INVALID, "%u tokens are not whole pages of %u", in->token_count,
-            r->page);
-    }
+    SC_TRY(marks_check(in));
+    SC_TRY(end_check(r, in));
     if (r->with_kv ? in->kv_ids == NULL && in->token_count > 0 : in->kv_ids != NULL) {
         return SC_FAIL(SC_ERR_INVALID, "kv_ids must be given with KV, and only then");
     }
@@ -88,20 +116,45 @@ static uint32_t history_differs(const struct sc_radix_insert *in, uint32_t *run,
     }
 }
 
+/* The tail of the key, if the tree has it. It carries a snapshot, so no other takes its place. */
+static void plan_tail(const struct sc_radix *r, const struct sc_radix_insert *in, uint32_t run,
+    const struct rx_first *first, struct plan *plan)
+{
+    if (plan->prefix != rx_end(rx_node(r, plan->at))) return; /* inside a node: none hangs there */
+    uint32_t id = rx_child_find(r, plan->at, first);
+    if (id == 0) return;
+    while (run + 1 < in->run_count && in->runs[run + 1].start <= plan->whole) run++;
+    if (in->runs[run].history != rx_node(r, id)->history) {
+        plan->end = plan->whole;
+        return;
+    }
+    plan->at = id;
+    plan->prefix = in->token_count;
+}
+
 static void plan_walk(const struct sc_radix *r, const struct sc_radix_insert *in,
     struct plan *plan)
 {
     uint32_t run = 0;
+    struct rx_first first = {.marks = in->marks, .mark_count = in->mark_count};
     plan->at = plan->root;
     plan->prefix = 0;
     plan->victim = 0;
     while (plan->prefix < in->token_count) {
-        uint32_t id = rx_child_find(r, plan->at, in->tokens + plan->prefix);
+        uint32_t left = plan->whole - plan->prefix;
+        first.tokens = in->tokens + plan->prefix;
+        first.start = plan->prefix;
+        first.len = left > 0 ? r->page : in->token_count - plan->whole;
+        if (left == 0) {
+            plan_tail(r, in, run, &first, plan);
+            return;
+        }
+        uint32_t id = rx_child_find(r, plan->at, &first);
         if (id == 0) return;
         const struct rx_node *node = rx_node(r, id);
-        uint32_t left = in->token_count - plan->prefix;
-        uint32_t most = left < node->len ? left : node->len;
-        uint32_t same = rx_common(node->tokens, in->tokens + plan->prefix, most);
+        rx_marks_skip(&first, first.start + r->page);
+        uint32_t most = rx_marks_stop(r, &first, left < node->len ? left : node->len);
+        uint32_t same = rx_common(node->tokens, first.tokens, most);
         same -= same % r->page;
         while (run + 1 < in->run_count && in->runs[run + 1].start <= plan->prefix) run++;
         uint32_t to = plan->prefix + same;
@@ -141,11 +194,12 @@ static sc_status reserve(struct sc_radix *r, const struct sc_radix_insert *in,
     if (r->token_max != 0 && r->token_count - plan->freed + added > r->token_max) {
         return SC_FAIL(SC_ERR_LIMIT, "%u more tokens would pass the limit", added);
     }
-    if (added > 0 && !rx_store_alloc(r, added)) {
+    if (added > 0 && !rx_store_alloc(r, rx_pages(r, added) * r->page)) {
         return SC_FAIL(SC_ERR_NO_MEMORY, "no memory for %u tokens", added);
     }
-    uint64_t nodes = (uint64_t)in->save_count + in->run_count + r->store.piece_count + 2;
-    if (!rx_nodes_reserve(r, nodes) || !rx_index_reserve(r, nodes) ||
+    uint64_t nodes = (uint64_t)in->save_count + in->run_count + in->mark_count +
+        r->store.piece_count + 3;
+    if (!rx_cells_reserve(r, (uint64_t)in->mark_count + 1) || !rx_nodes_reserve(r, nodes) || !rx_index_reserve(r, nodes) ||
         !rx_order_reserve(r, RX_KV, r->leaf_count + 1) ||
         !rx_order_reserve(r, RX_STATE, r->snapshot_count + in->save_count)) {
         rx_store_abandon(r);
@@ -160,7 +214,7 @@ static uint32_t prefix_end(struct sc_radix *r, const struct plan *plan,
 {
     if (plan->victim != 0 && plan->end > plan->prefix) {
         if (plan->victim == plan->at) {
-            rx_tail_remove(r, plan->at, plan->prefix - rx_node(r, plan->at)->start, sink,
+            rx_truncate(r, plan->at, plan->prefix - rx_node(r, plan->at)->start, sink,
                 SC_RADIX_CAUSE_HISTORY);
         } else {
             rx_subtree_remove(r, plan->victim, sink, SC_RADIX_CAUSE_HISTORY);
@@ -171,19 +225,52 @@ static uint32_t prefix_end(struct sc_radix *r, const struct plan *plan,
     return rx_split(r, plan->at, plan->prefix - at->start);
 }
 
-/* Where the node that starts at `start` ends. `*run` and `*save` are cursors into the arrays. */
-static uint32_t node_end(const struct sc_radix_insert *in, uint32_t start, uint32_t most,
-    uint32_t *run, uint32_t *save)
+/* Where the new part stands in the arrays of the key. */
+struct cursor { uint32_t start, run, save; struct rx_first marks; };
+
+/* Where the node that starts at the cursor ends, `most` at the latest. */
+static uint32_t node_end(const struct sc_radix *r, const struct sc_radix_insert *in,
+    struct cursor *c, uint32_t most)
 {
     uint32_t end = most;
-    while (*run + 1 < in->run_count && in->runs[*run + 1].start <= start) ++*run;
-    for (uint32_t i = *run + 1; i < in->run_count && in->runs[i].start < end; i++) {
-        if (in->runs[i].history == in->runs[*run].history) continue;
+    uint32_t whole = in->token_count - in->token_count % r->page;
+    if (c->start < whole && whole < end) end = whole; /* a tail is a node of its own */
+    while (c->run + 1 < in->run_count && in->runs[c->run + 1].start <= c->start) c->run++;
+    for (uint32_t i = c->run + 1; i < in->run_count && in->runs[i].start < end; i++) {
+        if (in->runs[i].history == in->runs[c->run].history) continue;
         end = in->runs[i].start;
     }
-    while (*save < in->save_count && in->saves[*save].len <= start) ++*save;
-    if (*save < in->save_count && in->saves[*save].len < end) end = in->saves[*save].len;
-    return end;
+    while (c->save < in->save_count && in->saves[c->save].len <= c->start) c->save++;
+    if (c->save < in->save_count && in->saves[c->save].len < end) end = in->saves[c->save].len;
+    return c->start + rx_marks_stop(r, &c->marks, end - c->start);
+}
+
+/* The node of the key's tokens from the cursor on that lie at `pos` of a chunk, `most` at the
+ * latest; the cursor moves behind it. */
+static uint32_t node_add(struct sc_radix *r, const struct sc_radix_insert *in, struct cursor *c,
+    struct rx_piece piece, uint32_t pos, uint32_t most, uint32_t parent)
+{
+    uint32_t id = rx_node_new(r);
+    struct rx_node *node = rx_node(r, id);
+    const sc_mark *marks = c->marks.marks;
+    uint32_t mark_count = c->marks.mark_count;
+    c->marks.start = c->start;
+    rx_marks_skip(&c->marks, c->start + r->page);
+    rx_marks_set(r, id, marks, mark_count - c->marks.mark_count);
+    uint32_t end = node_end(r, in, c, most);
+    node->tokens = r->store.chunks[piece.chunk].tokens + pos;
+    node->history = in->runs[c->run].history;
+    node->chunk = piece.chunk;
+    node->start = c->start;
+    node->len = end - c->start;
+    node->space = in->space;
+    if (node->len < r->page) node->flags |= RX_TAIL;
+    rx_use(r, id)->tick[RX_KV] = r->clock;
+    rx_child_link(r, parent, id);
+    r->node_count++;
+    r->token_count += node->len;
+    c->start = end;
+    return id;
 }
 
 /* Hangs the new part below `parent`, out of the reserved pieces; returns the last node. */
@@ -191,38 +278,25 @@ static uint32_t chain_add(struct sc_radix *r, const struct sc_radix_insert *in,
     const struct plan *plan, uint32_t parent)
 {
     struct rx_store *store = &r->store;
-    uint64_t tick = ++r->clock;
-    uint32_t start = plan->prefix;
-    uint32_t run = 0;
-    uint32_t save = 0;
+    struct cursor c = {.start = plan->prefix,
+        .marks = {.marks = in->marks, .mark_count = in->mark_count}};
     uint32_t first_parent = parent;
+    rx_marks_skip(&c.marks, plan->prefix);
+    r->clock++;
     for (uint32_t i = 0; i < store->piece_count; i++) {
         struct rx_piece piece = store->pieces[i];
         const struct rx_chunk *chunk = &store->chunks[piece.chunk];
-        uint32_t piece_end = start + piece.len;
-        memcpy(chunk->tokens + piece.pos, in->tokens + start, piece.len * sizeof(int32_t));
+        uint32_t begin = c.start;
+        uint32_t len = plan->end - begin < piece.len ? plan->end - begin : piece.len;
+        memcpy(chunk->tokens + piece.pos, in->tokens + begin, len * sizeof(int32_t));
         if (r->with_kv) {
-            memcpy(chunk->ids + piece.pos / r->page, in->kv_ids + start / r->page,
-                piece.len / r->page * sizeof(int32_t));
+            memcpy(chunk->ids + piece.pos / r->page, in->kv_ids + begin / r->page,
+                rx_pages(r, len) * sizeof(int32_t));
         }
-        for (uint32_t pos = piece.pos; start < piece_end;) {
-            uint32_t end = node_end(in, start, piece_end, &run, &save);
-            uint32_t id = rx_node_new(r);
-            struct rx_node *node = rx_node(r, id);
-            node->tokens = chunk->tokens + pos;
-            node->history = in->runs[run].history;
-            node->chunk = piece.chunk;
-            node->start = start;
-            node->len = end - start;
-            node->space = in->space;
-            rx_use(r, id)->tick[RX_KV] = tick;
-            rx_child_link(r, parent, id);
-            pos += end - start;
-            start = end;
-            if (start < piece_end) rx_store_cut(r, piece.chunk, pos);
-            r->node_count++;
-            r->token_count += node->len;
-            parent = id;
+        while (c.start < begin + len) {
+            uint32_t pos = piece.pos + (c.start - begin);
+            if (c.start > begin) rx_store_cut(r, piece.chunk, pos);
+            parent = node_add(r, in, &c, piece, pos, begin + len, parent);
         }
     }
     store->piece_count = 0; /* the nodes hold them now */
@@ -255,7 +329,7 @@ static void canonical_copy(const struct sc_radix *r, uint32_t id, int32_t *canon
     for (const struct rx_node *node = rx_node(r, id); node->len > 0;
          node = rx_node(r, node->parent)) {
         memcpy(canonical_out + node->start / r->page, rx_ids(r, node),
-            node->len / r->page * sizeof(int32_t));
+            rx_pages(r, node->len) * sizeof(int32_t));
     }
 }
 
@@ -267,7 +341,8 @@ sc_status sc_radix_insert(struct sc_radix *r, const struct sc_radix_insert *inse
     SC_TRY(rx_sink_check(r, sink));
     SC_TRY(insert_check(r, insert, save_status_out));
 
-    struct plan plan = {.root = rx_root(r, insert->space), .end = insert->token_count};
+    struct plan plan = {.root = rx_root(r, insert->space), .end = insert->token_count,
+        .whole = insert->token_count - insert->token_count % r->page};
     plan_walk(r, insert, &plan);
     if (plan.victim != 0 && !victim_replaceable(r, &plan)) {
         plan.end = plan.prefix;

@@ -23,21 +23,32 @@ enum {
     RX_PAGE_TOKENS_MAX = 1 << 20
 };
 
-enum { RX_LIVE = 1, RX_ROOT = 2, RX_TOMBSTONE = 4 };
+/* The low bits of rx_node.flags; above them stands the node's first cell. */
+enum {
+    RX_LIVE = 1,
+    RX_ROOT = 2,
+    RX_TOMBSTONE = 4,
+    RX_TAIL = 8,     /* shorter than a page: ends inside one (13) */
+    RX_TAILED = 16,  /* tails hang below it */
+    RX_MARKED = 32,  /* its first page has marks (12) */
+    RX_FLAG_BITS = 6,
+    RX_FLAG_MASK = (1 << RX_FLAG_BITS) - 1,
+    RX_CELL_MAX = 1 << (32 - RX_FLAG_BITS)
+};
 
 /* What look-ups and walks read: one cache line. */
 struct rx_node {
     const int32_t *tokens; /* first token of the run, inside `chunk` */
     uint64_t history;
     uint32_t chunk;
-    uint32_t start, len;   /* tokens; whole pages */
+    uint32_t start, len;   /* tokens; whole pages, or less than one (a tail) */
     uint32_t parent;       /* of a root: 0; of a free node: next free */
     uint32_t first_child, next_sibling, prev_sibling;
     uint32_t child_count;
     uint32_t snapshot;
     uint32_t pin;          /* (6) receipts here + children with pin > 0 */
     uint32_t space;
-    uint32_t flags;
+    uint32_t flags;        /* RX_ bits and the first cell: rx_cells() */
 };
 static_assert(sizeof(struct rx_node) == 64, "a node is one cache line");
 
@@ -54,6 +65,24 @@ struct rx_use {
 struct rx_block {
     struct rx_node nodes[RX_NODE_BLOCK];
     struct rx_use uses[RX_NODE_BLOCK];
+};
+
+/* What few nodes have: a list of the marks of the first page, ascending, and behind them how many
+ * tails of each length hang below the node, ascending. */
+struct rx_cell {
+    uint32_t next;            /* of a free cell: next free */
+    uint32_t tails;           /* 0: a mark; else: so many tails of `mark.at` tokens */
+    sc_mark mark;
+};
+static_assert(sizeof(sc_mark) == 20, "marks compare as bytes");
+
+/* What tells children of a node apart: a first page, or all of a tail. Of a key: `marks` are those
+ * at `start` and beyond, in order; only those before start + len count. */
+struct rx_first {
+    const int32_t *tokens;
+    uint32_t start, len;
+    const sc_mark *marks;
+    uint32_t mark_count;
 };
 
 /* Child index: open addressing, linear probing, no tombstones (removal shifts back). */
@@ -103,6 +132,9 @@ struct sc_radix {
     uint32_t block_count, block_cap;
     uint32_t node_free, node_free_count;
 
+    struct rx_cell *cells;    /* index 0 is none */
+    uint32_t cell_cap, cell_free, cell_free_count;
+
     struct rx_slot *slots;    /* power of two, or NULL */
     uint32_t slot_mask, slot_used;
 
@@ -118,24 +150,47 @@ struct sc_radix {
     uint64_t clock;           /* ticks of use, not of time (contract 18) */
     uint64_t node_count, leaf_count, token_count, pinned_tokens;
     uint64_t snapshot_count, state_locked_count, receipt_count;
+    uint64_t mark_count, tail_count;
     uint64_t bytes;
 };
 
-/* radix_node.c: memory, slab, index, links */
+/* radix_node.c: memory, slab, cells, split */
 void *rx_alloc(struct sc_radix *r, size_t bytes, size_t align);
 void rx_free(struct sc_radix *r, void *ptr, size_t bytes);
 /* Grows an array to at least `need` items (doubling); false leaves it as it was. */
 bool rx_grow(struct sc_radix *r, void **array, uint32_t *cap, uint64_t need, size_t item_bytes);
 bool rx_nodes_reserve(struct sc_radix *r, uint64_t count);
 uint32_t rx_node_new(struct sc_radix *r);
+/* Frees its cells as well. */
 void rx_node_free(struct sc_radix *r, uint32_t id);
-bool rx_index_reserve(struct sc_radix *r, uint64_t count);
-uint32_t rx_index_find(const struct sc_radix *r, uint32_t parent, const int32_t *page);
-void rx_child_link(struct sc_radix *r, uint32_t parent, uint32_t id);
-void rx_child_unlink(struct sc_radix *r, uint32_t id);
+bool rx_cells_reserve(struct sc_radix *r, uint64_t count);
+/* Gives the marks of its first page to a node that has no cells yet. Cells must be reserved. */
+void rx_marks_set(struct sc_radix *r, uint32_t id, const sc_mark *marks, uint32_t count);
+/* A tail of `len` tokens came below `parent` (one cell must be reserved), or went. */
+void rx_tail_note(struct sc_radix *r, uint32_t parent, uint32_t len);
+void rx_tail_forget(struct sc_radix *r, uint32_t parent, uint32_t len);
+/* The first cell that counts tails. */
+uint32_t rx_tail_cells(const struct sc_radix *r, const struct rx_node *node);
+sc_status rx_marks_check(const sc_mark *marks, uint32_t count);
 /* Cuts `id` after `len` of its tokens; returns the new upper half. One node must be reserved. */
 uint32_t rx_split(struct sc_radix *r, uint32_t id, uint32_t len);
 uint32_t rx_preorder_next(const struct sc_radix *r, uint32_t top, uint32_t id);
+
+/* radix_child.c: links and the child index */
+bool rx_index_reserve(struct sc_radix *r, uint64_t count);
+uint32_t rx_index_find(const struct sc_radix *r, uint32_t parent, const struct rx_first *first);
+/* A look-up of what `id` starts with ends at `id`. */
+bool rx_index_holds(const struct sc_radix *r, uint32_t id);
+/* In the index `by`, which starts as `id` does, takes the place of `id`. */
+void rx_index_replace(struct sc_radix *r, uint32_t id, uint32_t by);
+void rx_index_add(struct sc_radix *r, uint32_t id);
+void rx_child_link(struct sc_radix *r, uint32_t parent, uint32_t id);
+/* Takes a leaf out of its parent's list and out of the index; its tokens must still be there. */
+void rx_child_unlink(struct sc_radix *r, uint32_t id);
+bool rx_marks_equal(const struct sc_radix *r, const struct rx_node *node,
+    const struct rx_first *first);
+/* The longest tail below `parent` that `most` starts with, or 0. */
+uint32_t rx_tail_deepest(const struct sc_radix *r, uint32_t parent, const struct rx_first *most);
 
 /* radix_store.c: token and id storage */
 void rx_store_init(struct sc_radix *r);
@@ -154,11 +209,13 @@ void rx_order_remove(struct sc_radix *r, enum rx_kind kind, uint32_t id);
 void rx_order_use(struct sc_radix *r, enum rx_kind kind, uint32_t id);
 /* Puts a node into the KV order or takes it out, as (7) says. */
 void rx_kv_order_sync(struct sc_radix *r, uint32_t id);
+/* True while the snapshot of `id` must stay (8). */
+bool rx_state_held(const struct sc_radix *r, uint32_t id);
 void rx_snapshot_attach(struct sc_radix *r, uint32_t id, uint32_t snapshot);
 void rx_subtree_remove(struct sc_radix *r, uint32_t top, const struct sc_radix_sink *sink,
     enum sc_radix_cause cause);
 /* Drops all of `id` but its first `len` > 0 tokens, and everything below it. */
-void rx_tail_remove(struct sc_radix *r, uint32_t id, uint32_t len,
+void rx_truncate(struct sc_radix *r, uint32_t id, uint32_t len,
     const struct sc_radix_sink *sink, enum sc_radix_cause cause);
 sc_status rx_sink_check(const struct sc_radix *r, const struct sc_radix_sink *sink);
 
@@ -198,23 +255,68 @@ static inline int32_t *rx_ids(const struct sc_radix *r, const struct rx_node *no
     return r->store.chunks[node->chunk].ids + rx_pos(r, node) / r->page;
 }
 
-static inline bool rx_page_equal(const struct sc_radix *r, const int32_t *a, const int32_t *b)
+static inline uint32_t rx_cells(const struct rx_node *node) { return node->flags >> RX_FLAG_BITS; }
+
+static inline void rx_cells_put(struct rx_node *node, uint32_t first)
 {
-    return a[0] == b[0] &&
-        (r->page == 1 || memcmp(a, b, (size_t)r->page * sizeof(int32_t)) == 0);
+    node->flags = (node->flags & RX_FLAG_MASK) | first << RX_FLAG_BITS;
 }
 
-/* The child of `parent` that starts with `page`, confirmed token by token, or 0. Up to two children
- * are looked at directly; the index serves the others. */
-static inline uint32_t rx_child_find(const struct sc_radix *r, uint32_t parent, const int32_t *page)
+/* Pages of a run; a tail has one. */
+static inline uint32_t rx_pages(const struct sc_radix *r, uint32_t len)
+{
+    return len / r->page + (len % r->page != 0);
+}
+
+/* Tokens by which children are told apart. */
+static inline uint32_t rx_first_len(const struct sc_radix *r, const struct rx_node *node)
+{
+    return node->len < r->page ? node->len : r->page;
+}
+
+static inline bool rx_starts_with(const struct sc_radix *r, const struct rx_node *node,
+    const struct rx_first *first)
+{
+    if (node->tokens[0] != first->tokens[0] || rx_first_len(r, node) != first->len) return false;
+    if (first->len > 1 &&
+        memcmp(node->tokens, first->tokens, first->len * sizeof(int32_t)) != 0) {
+        return false;
+    }
+    if (!(node->flags & RX_MARKED) && first->mark_count == 0) return true;
+    return rx_marks_equal(r, node, first);
+}
+
+/* The child of `parent` that starts with `first`, confirmed token by token and mark by mark, or 0.
+ * Up to two children are looked at directly; the index serves the others. */
+static inline uint32_t rx_child_find(const struct sc_radix *r, uint32_t parent,
+    const struct rx_first *first)
 {
     const struct rx_node *node = rx_node(r, parent);
-    if (node->child_count > 2) return rx_index_find(r, parent, page);
+    if (node->child_count > 2) return rx_index_find(r, parent, first);
     uint32_t id = node->first_child;
-    while (id != 0 && !rx_page_equal(r, rx_node(r, id)->tokens, page)) {
+    while (id != 0 && !rx_starts_with(r, rx_node(r, id), first)) {
         id = rx_node(r, id)->next_sibling;
     }
     return id;
+}
+
+/* Passes over the marks before `to`. */
+static inline void rx_marks_skip(struct rx_first *first, uint32_t to)
+{
+    while (first->mark_count > 0 && first->marks->at < to) {
+        first->marks++;
+        first->mark_count--;
+    }
+}
+
+/* Of `most` tokens from first->start on, those before the page of the next mark. */
+static inline uint32_t rx_marks_stop(const struct sc_radix *r, const struct rx_first *first,
+    uint32_t most)
+{
+    if (first->mark_count == 0) return most;
+    uint32_t at = first->marks->at;
+    uint32_t stop = at - at % r->page - first->start;
+    return stop < most ? stop : most;
 }
 
 /* Leading tokens in which a and b agree. */

@@ -1,15 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Memory, the slab of nodes, the child index, links and the split.
+/* Memory, the slab of nodes, cells (marks and lengths of tails), the split.
  *
  * Slab: blocks of 256 nodes that never move, so an id and a pointer stay good until the node is
  * freed. Ids start at 1; freed ids are used again, last freed first.
  *
- * Index: one open-addressing table for all nodes, keyed by (parent, content of the first page). Two
- * children of a parent differ in their first page, though with pages above one token they may share
- * its first tokens. The hash only finds a candidate; the tokens decide (contract 16). A slot is
- * 8 bytes; probing is linear; removal shifts later slots back, so there are no tombstones and
- * removal never allocates. A parent's first two children are found through the sibling list without
- * the table: most nodes have no more. */
+ * Cells: a node without marks and without tails below it, nearly every one, has none and pays
+ * nothing. The others hold a list out of one array; its first index stands in the node's flags:
+ *
+ *   flags | first cell | RX_ bits |       --> mark at 5 --> mark at 7 --> 2 tails of 1 --> 1 of 3
+ *
+ * Marks come first and ascend by position; then lengths of tails, ascending. Positions and lengths
+ * lie within one page, so a page bounds the list. A split gives the marks to the upper half, which
+ * has the first page, and the lengths to the lower half, below which the tails hang. */
 #include "radix_internal.h"
 
 void *rx_alloc(struct sc_radix *r, size_t bytes, size_t align)
@@ -79,143 +81,155 @@ uint32_t rx_node_new(struct sc_radix *r)
     return id;
 }
 
+static void cell_free(struct sc_radix *r, uint32_t cell)
+{
+    r->cells[cell] = (struct rx_cell){.next = r->cell_free};
+    r->cell_free = cell;
+    r->cell_free_count++;
+}
+
 void rx_node_free(struct sc_radix *r, uint32_t id)
 {
+    for (uint32_t cell = rx_cells(rx_node(r, id)); cell != 0;) {
+        uint32_t next = r->cells[cell].next;
+        if (r->cells[cell].tails == 0) r->mark_count--;
+        cell_free(r, cell);
+        cell = next;
+    }
     *rx_node(r, id) = (struct rx_node){.parent = r->node_free};
     r->node_free = id;
     r->node_free_count++;
 }
 
-/* --- child index --- */
+/* --- cells --- */
 
-static uint32_t page_hash(const struct sc_radix *r, uint32_t parent, const int32_t *page)
+bool rx_cells_reserve(struct sc_radix *r, uint64_t count)
 {
-    uint64_t h = (parent + UINT64_C(1)) * UINT64_C(0x9e3779b97f4a7c15);
-    uint32_t i = 0;
-    for (; i + 2 <= r->page; i += 2) {
-        uint64_t pair;
-        memcpy(&pair, page + i, sizeof pair);
-        h = (h ^ pair) * UINT64_C(0xff51afd7ed558ccd);
-        h ^= h >> 32;
+    if (r->cell_free_count >= count) return true;
+    uint32_t old = r->cell_cap;
+    uint64_t need = old + (count - r->cell_free_count) + (old == 0); /* index 0 is none */
+    if (need > RX_CELL_MAX ||
+        !rx_grow(r, (void **)&r->cells, &r->cell_cap, need, sizeof *r->cells)) {
+        return false;
     }
-    if (i < r->page) {
-        h = (h ^ (uint32_t)page[i]) * UINT64_C(0xff51afd7ed558ccd);
-        h ^= h >> 32;
+    for (uint32_t i = r->cell_cap; i-- > old;) {
+        if (i == 0 || i >= RX_CELL_MAX) continue;
+        cell_free(r, i);
     }
-    h *= UINT64_C(0xc4ceb9fe1a85ec53);
-    return (uint32_t)(h >> 32);
-}
-
-static void slot_put(struct rx_slot *slots, uint32_t mask, uint32_t hash, uint32_t id)
-{
-    uint32_t at = hash & mask;
-    while (slots[at].node != 0) at = (at + 1) & mask;
-    slots[at] = (struct rx_slot){hash, id};
-}
-
-bool rx_index_reserve(struct sc_radix *r, uint64_t count)
-{
-    uint64_t cap = r->slots ? (uint64_t)r->slot_mask + 1 : 0;
-    uint64_t need = r->slot_used + count;
-    if (need * 4 <= cap * 3) return true;
-    uint64_t want = cap == 0 ? 64 : cap;
-    while (need * 4 > want * 3) want *= 2;
-    if (want > UINT64_C(1) << 31) return false;
-    struct rx_slot *slots = sc_heap_calloc(&r->heap, (size_t)want, sizeof *slots);
-    if (!slots) return false;
-    uint32_t mask = (uint32_t)(want - 1);
-    for (uint64_t i = 0; i < cap; i++) {
-        if (r->slots[i].node != 0) slot_put(slots, mask, r->slots[i].hash, r->slots[i].node);
-    }
-    r->bytes += (size_t)want * sizeof *slots;
-    rx_free(r, r->slots, (size_t)cap * sizeof *slots);
-    r->slots = slots;
-    r->slot_mask = mask;
     return true;
 }
 
-uint32_t rx_index_find(const struct sc_radix *r, uint32_t parent, const int32_t *page)
+static uint32_t cell_new(struct sc_radix *r, struct rx_cell value)
 {
-    if (!r->slots) return 0;
-    uint32_t hash = page_hash(r, parent, page);
-    for (uint32_t at = hash & r->slot_mask; r->slots[at].node != 0; at = (at + 1) & r->slot_mask) {
-        uint32_t id = r->slots[at].node;
-        if (r->slots[at].hash != hash) continue;
-        const struct rx_node *node = rx_node(r, id);
-        if (node->parent == parent && rx_page_equal(r, node->tokens, page)) return id;
-    }
-    return 0;
+    uint32_t cell = r->cell_free;
+    SC_ASSERT(cell != 0);
+    r->cell_free = r->cells[cell].next;
+    r->cell_free_count--;
+    r->cells[cell] = value;
+    return cell;
 }
 
-/* Where `id`, a child of `parent`, stands in the table. */
-static uint32_t index_slot(const struct sc_radix *r, uint32_t parent, uint32_t id)
-{
-    uint32_t at = page_hash(r, parent, rx_node(r, id)->tokens) & r->slot_mask;
-    while (r->slots[at].node != id) {
-        SC_ASSERT(r->slots[at].node != 0);
-        at = (at + 1) & r->slot_mask;
-    }
-    return at;
-}
-
-static void index_add(struct sc_radix *r, uint32_t parent, uint32_t id)
-{
-    slot_put(r->slots, r->slot_mask, page_hash(r, parent, rx_node(r, id)->tokens), id);
-    r->slot_used++;
-}
-
-/* Empties a slot and moves up what had been pushed past it:
- *
- *   before   | a(2) | X    | b(3) | c(2) |      |     (home slot in brackets, X goes; slots 2..6)
- *   after    | a(2) | b(3) | c(2) |      |      |     a slot moves back, never before its home */
-static void index_remove(struct sc_radix *r, uint32_t at)
-{
-    uint32_t hole = at;
-    uint32_t next = (at + 1) & r->slot_mask;
-    while (r->slots[next].node != 0) {
-        uint32_t home = r->slots[next].hash & r->slot_mask;
-        if (((next - home) & r->slot_mask) >= ((next - hole) & r->slot_mask)) {
-            r->slots[hole] = r->slots[next];
-            hole = next;
-        }
-        next = (next + 1) & r->slot_mask;
-    }
-    r->slots[hole] = (struct rx_slot){0, 0};
-    r->slot_used--;
-}
-
-/* --- links --- */
-
-void rx_child_link(struct sc_radix *r, uint32_t parent, uint32_t id)
-{
-    struct rx_node *p = rx_node(r, parent);
-    struct rx_node *node = rx_node(r, id);
-    index_add(r, parent, id);
-    node->parent = parent;
-    node->prev_sibling = 0;
-    node->next_sibling = p->first_child;
-    if (p->first_child != 0) rx_node(r, p->first_child)->prev_sibling = id;
-    p->first_child = id;
-    if (p->child_count++ == 0 && !(p->flags & RX_ROOT)) r->leaf_count--;
-    r->leaf_count++;
-}
-
-/* Takes a leaf out of its parent's list and out of the index; its tokens must still be there. */
-void rx_child_unlink(struct sc_radix *r, uint32_t id)
+void rx_marks_set(struct sc_radix *r, uint32_t id, const sc_mark *marks, uint32_t count)
 {
     struct rx_node *node = rx_node(r, id);
-    struct rx_node *p = rx_node(r, node->parent);
-    SC_ASSERT_DEBUG(node->child_count == 0);
-    index_remove(r, index_slot(r, node->parent, id));
-    if (node->prev_sibling != 0) {
-        rx_node(r, node->prev_sibling)->next_sibling = node->next_sibling;
+    SC_ASSERT_DEBUG(rx_cells(node) == 0);
+    if (count == 0) return;
+    uint32_t first = 0;
+    for (uint32_t i = count; i-- > 0;) {
+        first = cell_new(r, (struct rx_cell){.next = first, .mark = marks[i]});
+    }
+    rx_cells_put(node, first);
+    node->flags |= RX_MARKED;
+    r->mark_count += count;
+}
+
+uint32_t rx_tail_cells(const struct sc_radix *r, const struct rx_node *node)
+{
+    uint32_t cell = rx_cells(node);
+    while (cell != 0 && r->cells[cell].tails == 0) cell = r->cells[cell].next;
+    return cell;
+}
+
+/* The cell of a length below `parent`, or where it belongs: `*prev_out` is the cell before, or 0. */
+static uint32_t length_find(const struct sc_radix *r, uint32_t parent, uint32_t len,
+    uint32_t *prev_out)
+{
+    *prev_out = 0;
+    uint32_t cell = rx_cells(rx_node(r, parent));
+    while (cell != 0 && (r->cells[cell].tails == 0 || r->cells[cell].mark.at < len)) {
+        *prev_out = cell;
+        cell = r->cells[cell].next;
+    }
+    return cell != 0 && r->cells[cell].mark.at == len ? cell : 0;
+}
+
+static void chain_put(struct sc_radix *r, uint32_t parent, uint32_t prev, uint32_t cell)
+{
+    if (prev != 0) {
+        r->cells[prev].next = cell;
     } else {
-        p->first_child = node->next_sibling;
+        rx_cells_put(rx_node(r, parent), cell);
     }
-    if (node->next_sibling != 0) rx_node(r, node->next_sibling)->prev_sibling = node->prev_sibling;
-    r->leaf_count--;
-    if (--p->child_count == 0 && !(p->flags & RX_ROOT)) r->leaf_count++;
 }
+
+void rx_tail_note(struct sc_radix *r, uint32_t parent, uint32_t len)
+{
+    uint32_t prev;
+    uint32_t cell = length_find(r, parent, len, &prev);
+    r->tail_count++;
+    if (cell != 0) {
+        r->cells[cell].tails++;
+        return;
+    }
+    uint32_t next = prev != 0 ? r->cells[prev].next : rx_cells(rx_node(r, parent));
+    cell = cell_new(r, (struct rx_cell){.next = next, .tails = 1, .mark = {.at = len}});
+    chain_put(r, parent, prev, cell);
+    rx_node(r, parent)->flags |= RX_TAILED;
+}
+
+void rx_tail_forget(struct sc_radix *r, uint32_t parent, uint32_t len)
+{
+    uint32_t prev;
+    uint32_t cell = length_find(r, parent, len, &prev);
+    SC_ASSERT(cell != 0);
+    r->tail_count--;
+    if (--r->cells[cell].tails > 0) return;
+    chain_put(r, parent, prev, r->cells[cell].next);
+    cell_free(r, cell);
+    struct rx_node *node = rx_node(r, parent);
+    if (rx_tail_cells(r, node) == 0) node->flags &= ~(uint32_t)RX_TAILED;
+}
+
+sc_status rx_marks_check(const sc_mark *marks, uint32_t count)
+{
+    if (count > 0 && !marks) return SC_FAIL(SC_ERR_INVALID, "%u marks at no address", count);
+    for (uint32_t i = 1; i < count; i++) {
+        if (marks[i].at <= marks[i - 1].at) {
+            return SC_FAIL(SC_ERR_INVALID, "mark %u stands at %u, not behind the one before", i,
+                marks[i].at);
+        }
+    }
+    return SC_OK;
+}
+
+/* The marks of a node that is split go with the upper half, lengths of tails stay. */
+static void marks_move(struct sc_radix *r, uint32_t upper, uint32_t id)
+{
+    struct rx_node *node = rx_node(r, id);
+    if (!(node->flags & RX_MARKED)) return;
+    uint32_t first = rx_cells(node);
+    uint32_t last = first;
+    while (r->cells[last].next != 0 && r->cells[r->cells[last].next].tails == 0) {
+        last = r->cells[last].next;
+    }
+    rx_cells_put(node, r->cells[last].next);
+    node->flags &= ~(uint32_t)RX_MARKED;
+    r->cells[last].next = 0;
+    rx_cells_put(rx_node(r, upper), first);
+    rx_node(r, upper)->flags |= RX_MARKED;
+}
+
+/* --- split, order of a walk --- */
 
 uint32_t rx_split(struct sc_radix *r, uint32_t id, uint32_t len)
 {
@@ -224,7 +238,7 @@ uint32_t rx_split(struct sc_radix *r, uint32_t id, uint32_t len)
     struct rx_node *node = rx_node(r, id);
     SC_ASSERT_DEBUG(len > 0 && len < node->len && len % r->page == 0);
     rx_store_cut(r, node->chunk, rx_pos(r, node) + len);
-    r->slots[index_slot(r, node->parent, id)].node = upper;
+    rx_index_replace(r, id, upper);
 
     *u = *node; /* run, history, space, place among the siblings */
     u->len = len;
@@ -247,7 +261,8 @@ uint32_t rx_split(struct sc_radix *r, uint32_t id, uint32_t len)
     node->tokens += len;
     node->start += len;
     node->len -= len;
-    index_add(r, upper, id);
+    marks_move(r, upper, id);
+    rx_index_add(r, id);
     r->node_count++;
     return upper;
 }

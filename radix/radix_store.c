@@ -19,6 +19,9 @@
  *   a chunk is on the `partial` list if and only if free_units != 0
  *   at most one chunk is wholly free; further ones go back to the heap
  *
+ * A tail takes a whole page, so that an id lies at its page and runs start at pages; the rest of
+ * that page is never read.
+ *
  * Freed units are used before memory is asked for. Where no free run is long enough, a run is cut
  * into pieces, and each piece becomes a node of its own. */
 #include "radix_internal.h"

@@ -7,7 +7,9 @@ struct recount {
     const struct sc_radix *r;
     uint16_t *unit_refs;   /* [chunk_count * RX_CHUNK_UNITS] */
     uint32_t *held[2];     /* receipts by node: KV, state; [node ids] */
+    uint32_t *cell_tails;  /* tails of its length that were found; [cell_cap] */
     uint32_t ids;          /* node ids in the slab */
+    uint64_t cells, marks, tails;
     uint64_t roots, nodes, leaves, tokens, pinned, snapshots, state_locked, in_order[RX_KIND_COUNT];
 };
 
@@ -35,18 +37,70 @@ static sc_status verify_receipts(struct recount *c)
     return SC_OK;
 }
 
+/* The list of cells: marks of the first page, then lengths, as (12) and (13) say. */
+static sc_status verify_cells(struct recount *c, uint32_t id)
+{
+    const struct sc_radix *r = c->r;
+    const struct rx_node *node = rx_node(r, id);
+    uint32_t first = rx_first_len(r, node);
+    uint32_t marks = 0;
+    uint32_t lengths = 0;
+    uint32_t prev = 0;
+    for (uint32_t cell = rx_cells(node); cell != 0; cell = r->cells[cell].next) {
+        CHECK(12, id, cell < r->cell_cap && ++c->cells < r->cell_cap);
+        const struct rx_cell *now = &r->cells[cell];
+        const struct rx_cell *before = prev != 0 ? &r->cells[prev] : NULL;
+        if (now->tails == 0) {
+            CHECK(12, id, lengths == 0);
+            CHECK(12, id, now->mark.at >= node->start && now->mark.at - node->start < first);
+            CHECK(12, id, !before || before->mark.at < now->mark.at);
+            marks++;
+        } else {
+            CHECK(13, id, now->mark.at > 0 && now->mark.at < r->page);
+            CHECK(13, id, lengths == 0 || before->mark.at < now->mark.at);
+            CHECK(13, id, now->tails == c->cell_tails[cell]);
+            lengths++;
+        }
+        prev = cell;
+    }
+    CHECK(12, id, (marks > 0) == ((node->flags & RX_MARKED) != 0));
+    CHECK(13, id, (lengths > 0) == ((node->flags & RX_TAILED) != 0));
+    c->marks += marks;
+    return SC_OK;
+}
+
+static sc_status verify_tail(struct recount *c, uint32_t parent, uint32_t id)
+{
+    const struct sc_radix *r = c->r;
+    const struct rx_node *node = rx_node(r, id);
+    CHECK(13, id, node->flags & RX_TAIL ? node->len < r->page : node->len >= r->page);
+    if (!(node->flags & RX_TAIL)) return SC_OK;
+    CHECK(13, id, node->child_count == 0 && node->first_child == 0);
+    CHECK(13, id, node->snapshot != 0);
+    uint32_t left = r->cell_cap;
+    uint32_t cell = rx_tail_cells(r, rx_node(r, parent));
+    while (cell != 0 && r->cells[cell].mark.at != node->len && left-- > 0) {
+        cell = r->cells[cell].next;
+    }
+    CHECK(13, id, cell != 0 && left > 0);
+    c->cell_tails[cell]++;
+    c->tails++;
+    return SC_OK;
+}
+
 /* The run of a node lies in used units of its chunk. */
 static sc_status verify_run(struct recount *c, uint32_t id)
 {
     const struct sc_radix *r = c->r;
     const struct rx_node *node = rx_node(r, id);
     const struct rx_store *s = &r->store;
-    CHECK(1, id, node->len > 0 && node->len % r->page == 0);
+    CHECK(1, id, node->len > 0 && node->start % r->page == 0);
+    CHECK(1, id, node->len < r->page || node->len % r->page == 0);
     CHECK(5, id, node->chunk > 0 && node->chunk < s->chunk_count);
     const struct rx_chunk *chunk = &s->chunks[node->chunk];
     CHECK(5, id, node->tokens >= chunk->tokens);
     uint32_t pos = rx_pos(r, node);
-    CHECK(5, id, (uint64_t)pos + node->len <= (uint64_t)chunk->unit_count * s->unit_tokens);
+    CHECK(5, id, (uint64_t)pos + rx_pages(r, node->len) * r->page <= (uint64_t)chunk->unit_count * s->unit_tokens);
     CHECK(5, id, pos % r->page == 0);
     for (uint32_t unit = pos / s->unit_tokens; unit <= (pos + node->len - 1) / s->unit_tokens;
          unit++) {
@@ -55,8 +109,9 @@ static sc_status verify_run(struct recount *c, uint32_t id)
     return SC_OK;
 }
 
-static sc_status verify_links(const struct sc_radix *r, uint32_t id, uint64_t *pinned_out)
+static sc_status verify_links(struct recount *c, uint32_t id, uint64_t *pinned_out)
 {
+    const struct sc_radix *r = c->r;
     const struct rx_node *node = rx_node(r, id);
     uint32_t count = 0;
     uint32_t prev = 0;
@@ -67,8 +122,9 @@ static sc_status verify_links(const struct sc_radix *r, uint32_t id, uint64_t *p
         CHECK(3, child, n->parent == id && n->prev_sibling == prev);
         CHECK(1, child, n->start == rx_end(node));
         CHECK(4, child, n->space == node->space);
-        CHECK(2, child, rx_index_find(r, id, n->tokens) == child);
+        CHECK(2, child, rx_index_holds(r, child));
         CHECK(3, child, ++count <= node->child_count);
+        SC_TRY(verify_tail(c, id, child));
         if (n->pin > 0) ++*pinned_out;
         prev = child;
         child = n->next_sibling;
@@ -83,7 +139,8 @@ static sc_status verify_node(struct recount *c, uint32_t id)
     const struct rx_node *node = rx_node(r, id);
     const struct rx_use *use = rx_use(r, id);
     uint64_t pinned_children;
-    SC_TRY(verify_links(r, id, &pinned_children));
+    SC_TRY(verify_links(c, id, &pinned_children));
+    SC_TRY(verify_cells(c, id));
     CHECK(6, id, use->kv_locks == c->held[RX_KV][id] && use->state_locks == c->held[RX_STATE][id]);
     CHECK(6, id, node->pin == (uint64_t)use->kv_locks + use->state_locks + pinned_children);
     if (node->flags & RX_ROOT) {
@@ -95,7 +152,7 @@ static sc_status verify_node(struct recount *c, uint32_t id)
     CHECK(8, id, use->state_locks == 0 || node->snapshot != 0);
     CHECK(8, id, node->snapshot == 0 || !(node->flags & RX_TOMBSTONE));
     CHECK(7, id, (use->place[RX_KV] != 0) == (node->child_count == 0 && node->pin == 0));
-    CHECK(8, id, (use->place[RX_STATE] != 0) == (node->snapshot != 0 && use->state_locks == 0));
+    CHECK(8, id, (use->place[RX_STATE] != 0) == (node->snapshot != 0 && !rx_state_held(r, id)));
     for (int kind = 0; kind < RX_KIND_COUNT; kind++) {
         if (use->place[kind] == 0) continue;
         CHECK(11, id, use->place[kind] <= r->order[kind].count);
@@ -108,7 +165,7 @@ static sc_status verify_node(struct recount *c, uint32_t id)
     if (node->child_count == 0) c->leaves++;
     if (node->pin > 0) c->pinned += node->len;
     if (node->snapshot != 0) c->snapshots++;
-    if (use->state_locks > 0) c->state_locked++;
+    if (node->snapshot != 0 && rx_state_held(r, id)) c->state_locked++;
     return SC_OK;
 }
 
@@ -160,6 +217,20 @@ static sc_status verify_store(const struct recount *c)
     return SC_OK;
 }
 
+static sc_status verify_free_cells(const struct recount *c)
+{
+    const struct sc_radix *r = c->r;
+    uint64_t unused = 0;
+    for (uint32_t cell = r->cell_free; cell != 0; cell = r->cells[cell].next) {
+        CHECK(12, 0, cell < r->cell_cap && ++unused <= r->cell_free_count);
+    }
+    uint64_t cells = r->cell_cap < RX_CELL_MAX ? r->cell_cap : RX_CELL_MAX;
+    CHECK(12, 0, unused == r->cell_free_count && c->cells + unused == (cells > 0 ? cells - 1 : 0));
+    CHECK(10, 0, c->marks == r->mark_count);
+    CHECK(10, 0, c->tails == r->tail_count);
+    return SC_OK;
+}
+
 static sc_status verify_counts(const struct recount *c)
 {
     const struct sc_radix *r = c->r;
@@ -198,7 +269,8 @@ static sc_status verify_all(struct recount *c)
         uint32_t root = r->roots[space];
         if (root == 0) continue;
         c->roots++;
-        CHECK(4, root, root < c->ids && rx_node(r, root)->flags == (RX_LIVE | RX_ROOT));
+        uint32_t flags = root < c->ids ? rx_node(r, root)->flags : 0;
+        CHECK(4, root, (flags & (RX_FLAG_MASK ^ RX_TAILED)) == (RX_LIVE | RX_ROOT));
         CHECK(4, root, rx_node(r, root)->space == space);
         for (uint32_t id = root; id != 0; id = rx_preorder_next(r, root, id)) {
             CHECK(3, id, visited++ < c->ids); /* a loop in the links ends here */
@@ -208,6 +280,7 @@ static sc_status verify_all(struct recount *c)
     SC_TRY(verify_order(r, RX_KV));
     SC_TRY(verify_order(r, RX_STATE));
     SC_TRY(verify_store(c));
+    SC_TRY(verify_free_cells(c));
     return verify_counts(c);
 }
 
@@ -218,16 +291,19 @@ sc_status sc_radix_verify(const struct sc_radix *r)
     struct recount c = {.r = r, .ids = r->block_count * RX_NODE_BLOCK};
     size_t units = ((size_t)r->store.chunk_count + 1) * RX_CHUNK_UNITS;
     size_t ids = (size_t)c.ids + 1;
+    size_t cells = (size_t)r->cell_cap + 1;
     c.unit_refs = sc_heap_calloc(&heap, units, sizeof *c.unit_refs);
     c.held[RX_KV] = sc_heap_calloc(&heap, ids, sizeof *c.held[RX_KV]);
     c.held[RX_STATE] = sc_heap_calloc(&heap, ids, sizeof *c.held[RX_STATE]);
+    c.cell_tails = sc_heap_calloc(&heap, cells, sizeof *c.cell_tails);
     sc_status status = SC_OK;
-    if (c.unit_refs && c.held[RX_KV] && c.held[RX_STATE]) {
+    if (c.cell_tails && c.unit_refs && c.held[RX_KV] && c.held[RX_STATE]) {
         status = verify_all(&c);
     } else {
         status = SC_FAIL(SC_ERR_NO_MEMORY, "no memory to verify %zu nodes", ids);
     }
     sc_heap_free(&heap, c.unit_refs, units * sizeof *c.unit_refs);
+    sc_heap_free(&heap, c.cell_tails, cells * sizeof *c.cell_tails);
     sc_heap_free(&heap, c.held[RX_KV], ids * sizeof *c.held[RX_KV]);
     sc_heap_free(&heap, c.held[RX_STATE], ids * sizeof *c.held[RX_STATE]);
     return status;

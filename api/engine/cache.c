@@ -210,8 +210,9 @@ static sc_status lookup_one(const sc_cache *cache, const sc_key *key, sc_answer 
     uint32_t len_max = 0;
     SC_TRY(sc_engine_key_check(cache, key, &len_max));
     struct sc_radix_match match;
-    SC_TRY(sc_radix_match(cache->radix, sc_engine_space(cache, key->ns)->radix_space, key->tokens,
-        key->token_count, len_max, &match));
+    const struct sc_radix_key path = {key->tokens, key->token_count, key->marks, key->mark_count};
+    SC_TRY(sc_radix_match(cache->radix, sc_engine_space(cache, key->ns)->radix_space, &path,
+        len_max, &match));
     answer->kv_len = cache->options.without_kv ? match.state_len : match.kv_len;
     answer->branch_len = match.branch_len;
     answer->state_len[SC_TIER_DEVICE] = match.state_len;

@@ -220,8 +220,9 @@ static sc_status acquire_one(sc_cache *cache, const sc_request *request, sc_leas
     }
     struct space *space = sc_engine_space(cache, request->key.ns);
     struct sc_radix_match match;
-    SC_TRY(sc_radix_match(cache->radix, space->radix_space, request->key.tokens,
-        request->key.token_count, len_max, &match));
+    const struct sc_radix_key path = {request->key.tokens, request->key.token_count,
+        request->key.marks, request->key.mark_count};
+    SC_TRY(sc_radix_match(cache->radix, space->radix_space, &path, len_max, &match));
     struct sc_snapshot_info hit = {0};
     if (match.state_len > 0) {
         sc_status found = sc_registry_get(cache->registry, match.snapshot, &hit);

@@ -90,7 +90,7 @@ static void op_insert(struct world *w)
         ids[i] = (int32_t)w->kv_next++;
     }
     struct sc_radix_insert insert = {w->space, tokens, count, ids, runs, two ? 2u : 1u, saves,
-        save_count};
+        save_count, NULL, 0};
     struct sc_radix_inserted done;
     sc_status status = sc_radix_insert(w->radix, &insert, &w->sink, canonical, each, &done);
     if (status != SC_OK) {
@@ -112,7 +112,8 @@ static void op_match(struct world *w, bool touch, bool lock)
     int32_t tokens[KEY_MAX];
     struct sc_radix_match match;
     uint32_t count = take_key(w, tokens), len_max = take(w, KEY_MAX + 1);
-    FUZZ_CHECK(sc_radix_match(w->radix, w->space, tokens, count, len_max, &match) == SC_OK);
+    const struct sc_radix_key key = {.tokens = tokens, .token_count = count};
+    FUZZ_CHECK(sc_radix_match(w->radix, w->space, &key, len_max, &match) == SC_OK);
     FUZZ_CHECK(match.kv_len <= count && match.kv_len <= len_max && match.kv_len % w->page == 0);
     FUZZ_CHECK(match.state_len <= match.kv_len && match.branch_len <= match.kv_len);
     FUZZ_CHECK((match.state_len == 0) == (match.snapshot == 0));
@@ -159,7 +160,8 @@ static void op_drop(struct world *w, bool excess)
     int32_t tokens[KEY_MAX];
     struct sc_radix_match match;
     uint32_t count = take_key(w, tokens), gone = 0;
-    FUZZ_CHECK(sc_radix_match(w->radix, w->space, tokens, count, count, &match) == SC_OK);
+    const struct sc_radix_key key = {.tokens = tokens, .token_count = count};
+    FUZZ_CHECK(sc_radix_match(w->radix, w->space, &key, count, &match) == SC_OK);
     if (match.node == SC_NODE_NONE) {
         return;
     }

@@ -261,7 +261,8 @@ static sc_status op_match(struct rworld *w)
     uint32_t len_max = draw(w, 3) == 0 ? draw(w, count + 2) : count;
     struct sc_radix_match match;
     uint64_t calls = fail_alloc_calls(&w->fa);
-    RCHECK(w, sc_radix_match(w->radix, space, tokens, count, len_max, &match) == SC_OK, "%s",
+    const struct sc_radix_key key = {.tokens = tokens, .token_count = count};
+    RCHECK(w, sc_radix_match(w->radix, space, &key, len_max, &match) == SC_OK, "%s",
         sc_last_error()->text);
     RCHECK(w, fail_alloc_calls(&w->fa) == calls, "a look-up allocates");
     struct sc_radix_match want = model_match(w, space, tokens, count, len_max);
@@ -340,8 +341,9 @@ static void learn_gone(struct rworld *w)
         struct page *page = &w->pages[i];
         struct sc_radix_match match;
         const struct prefix *prefix = &page->prefix;
-        RCHECK(w, sc_radix_match(w->radix, prefix->space, prefix->tokens, prefix->len, prefix->len,
-                      &match) == SC_OK, "match");
+        const struct sc_radix_key key = {.tokens = prefix->tokens, .token_count = prefix->len};
+        RCHECK(w, sc_radix_match(w->radix, prefix->space, &key, prefix->len, &match) == SC_OK,
+            "match");
         if (match.kv_len == prefix->len) continue;
         RCHECK(w, page->locks == 0 && page->snapshot == 0, "a page that was held went");
         w->gone_tokens += w->page;
@@ -492,7 +494,8 @@ static sc_status op_bad(struct rworld *w)
     struct sc_radix_sink sink = model_sink(w);
     struct sc_radix_receipt bad = {draw(w, 40), 1000000};
     RCHECK(w, sc_radix_unlock(w->radix, bad) == SC_ERR_STALE, "unlock");
-    RCHECK(w, sc_radix_match(w->radix, 77, NULL, 0, 0, &match) == SC_ERR_NOT_FOUND, "space");
+    const struct sc_radix_key nothing = {.token_count = 0};
+    RCHECK(w, sc_radix_match(w->radix, 77, &nothing, 0, &match) == SC_ERR_NOT_FOUND, "space");
     RCHECK(w, sc_radix_evict_excess(w->radix, 0xfffffff0u, &sink, &count) == SC_ERR_STALE, "node");
     if (space == 0) return SC_OK;
     insert_draw(w, space, &in);

@@ -39,9 +39,9 @@
  *   T8.1  t8_1__branch_point_between_tombstones  T8.2 t8_2__branch_point_beyond_a_snapshot
  *   T8.4  t8_4__no_branch_point             T8.5  t8_5__branch_point_without_any_snapshot
  *   T9.x  wait for events                   T10.x wait for the host tier
- *   T11   t11__growth_and_fan_out (test_radix_fuzz.c)   T12 engine
+ *   T11   t11__growth_and_fan_out (test_radix_shape.c)   T12 engine
  *   T13   t13__all_locked_is_an_answer, t13__many_snapshots_on_one_path,
- *         t13__match_changes_nothing; t13__deep_chain and t13__wide_fan_out (test_radix_fuzz.c);
+ *         t13__match_changes_nothing; t13__deep_chain and t13__wide_fan_out (test_radix_shape.c);
  *         ring cursors and partly filled rings: pool and engine */
 #include "test_radix.h"
 
@@ -899,6 +899,7 @@ int main(void)
     srunner_add_suite(runner, radix_evict_suite());
     srunner_add_suite(runner, radix_args_suite());
     srunner_add_suite(runner, radix_fuzz_suite());
+    srunner_add_suite(runner, radix_shape_suite());
     srunner_run_all(runner, CK_ENV);
     int failed = srunner_ntests_failed(runner);
     srunner_free(runner);

@@ -17,6 +17,7 @@ Suite *radix_insert_suite(void);
 Suite *radix_evict_suite(void);
 Suite *radix_args_suite(void);
 Suite *radix_fuzz_suite(void);
+Suite *radix_shape_suite(void);
 
 struct tr {
     struct sc_radix *radix;
@@ -117,7 +118,8 @@ static inline struct sc_radix_match tr_match_max(const struct tr *t, const int32
     uint32_t count, uint32_t len_max)
 {
     struct sc_radix_match match;
-    ck_assert_int_eq(sc_radix_match(t->radix, t->space, tokens, count, len_max, &match), SC_OK);
+    struct sc_radix_key key = {.tokens = tokens, .token_count = count};
+    ck_assert_int_eq(sc_radix_match(t->radix, t->space, &key, len_max, &match), SC_OK);
     return match;
 }
 

@@ -100,14 +100,18 @@ END_TEST
 START_TEST(args__match_and_spaces)
 {
     BEGIN();
-    int32_t key[] = {1};
+    const int32_t tokens[] = {1};
+    const struct sc_radix_key key = {.tokens = tokens, .token_count = 1};
+    const struct sc_radix_key lost = {.tokens = NULL, .token_count = 1};
+    const struct sc_radix_key nothing = {.tokens = NULL, .token_count = 0};
     struct sc_radix_match m;
-    BAD(SC_ERR_INVALID, sc_radix_match(NULL, t->space, key, 1, 1, &m));
-    BAD(SC_ERR_INVALID, sc_radix_match(t->radix, t->space, NULL, 1, 1, &m));
-    BAD(SC_ERR_INVALID, sc_radix_match(t->radix, t->space, key, 1, 1, NULL));
-    BAD(SC_ERR_NOT_FOUND, sc_radix_match(t->radix, 99, key, 1, 1, &m));
-    BAD(SC_ERR_NOT_FOUND, sc_radix_match(t->radix, 0, key, 1, 1, &m));
-    BAD(SC_OK, sc_radix_match(t->radix, t->space, NULL, 0, UINT32_MAX, &m));
+    BAD(SC_ERR_INVALID, sc_radix_match(NULL, t->space, &key, 1, &m));
+    BAD(SC_ERR_INVALID, sc_radix_match(t->radix, t->space, NULL, 1, &m));
+    BAD(SC_ERR_INVALID, sc_radix_match(t->radix, t->space, &lost, 1, &m));
+    BAD(SC_ERR_INVALID, sc_radix_match(t->radix, t->space, &key, 1, NULL));
+    BAD(SC_ERR_NOT_FOUND, sc_radix_match(t->radix, 99, &key, 1, &m));
+    BAD(SC_ERR_NOT_FOUND, sc_radix_match(t->radix, 0, &key, 1, &m));
+    BAD(SC_OK, sc_radix_match(t->radix, t->space, &nothing, UINT32_MAX, &m));
     ck_assert_uint_eq(m.kv_len, 0);
     uint32_t space;
     BAD(SC_ERR_INVALID, sc_radix_space_add(NULL, &space));

@@ -323,7 +323,8 @@ START_TEST(space__never_mix)
     ck_assert_int_eq(t->gone[0].cause, SC_RADIX_CAUSE_SPACE);
     ck_assert_uint_eq(tr_match(t, KEY(1, 2, 3)).snapshot, 1);
     struct sc_radix_match m;
-    ck_assert_int_eq(sc_radix_match(t->radix, second, KEY(1), 1, &m), SC_ERR_NOT_FOUND);
+    struct sc_radix_key key = {.tokens = (const int32_t[]){1}, .token_count = 1};
+    ck_assert_int_eq(sc_radix_match(t->radix, second, &key, 1, &m), SC_ERR_NOT_FOUND);
     END;
 }
 END_TEST

@@ -34,6 +34,7 @@
 #ifndef STATECACHE_CACHE_H
 #define STATECACHE_CACHE_H
 
+#include "statecache/mark.h"
 #include "statecache/pool.h"
 
 #ifdef __cplusplus
@@ -95,9 +96,6 @@ SC_API sc_status sc_namespace_open(sc_cache *cache, const sc_fingerprint *finger
     uint64_t adapter_id, uint64_t adapter_generation, sc_namespace *namespace_out);
 /** Drops all that is cached under it. SC_ERR_STALE; SC_ERR_BUSY while a lease uses it. */
 SC_API sc_status sc_namespace_close(sc_cache *cache, sc_namespace ns);
-
-/* from this token on, content also depends on id */
-typedef struct sc_mark { uint32_t at; uint8_t id[16]; } sc_mark;
 
 /** A prompt. Frozen: passed in arrays. */
 typedef struct sc_key {

@@ -1,9 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The prefix index: tokens -> nodes, KV ids and snapshot ids. Pure CPU, no slots, no I/O.
+/* The prefix index: keys -> nodes, KV ids and snapshot ids. Pure CPU, no slots, no I/O.
  *
  * One compressed tree per space (a namespace of the engine). A node is a run of whole pages; it may
  * carry one snapshot id, which stands for the state after exactly the node's last token. KV ids and
  * snapshot ids are opaque numbers of the caller.
+ *
+ * Marks. A key is tokens and marks (statecache/mark.h). Two keys share the pages before the page of
+ * the first token or mark in which they differ. The page of a mark starts a node.
+ *
+ * Tails. A snapshot inside a page is a tail: a childless node of less than a page, which hangs
+ * where the page begins and owns the KV id of its partial page. Its id is no one's page but its
+ * own: who resumes there goes on in a copy. A tail carries a snapshot as long as it lives; when
+ * that is evicted or dropped, the node and its KV id go with it. Any number of tails may hang
+ * beside each other and beside whole pages that begin with the same tokens.
  *
  * History. The bits of a token's KV and of a state depend on how the tokens before were computed
  * (design contract 9). The caller describes that by runs: from page-aligned position `start` on,
@@ -28,6 +37,7 @@
 #ifndef SC_RADIX_RADIX_H
 #define SC_RADIX_RADIX_H
 
+#include "statecache/mark.h"
 #include "statecache/status.h"
 
 struct sc_radix;
@@ -52,7 +62,8 @@ void sc_radix_destroy(struct sc_radix *radix);
  * beforehand. */
 enum sc_radix_cause {
     SC_RADIX_CAUSE_ASKED = 0,      /* sc_radix_evict_state / _kv */
-    SC_RADIX_CAUSE_CASCADE = 1,    /* the node went with its KV */
+    SC_RADIX_CAUSE_CASCADE = 1,    /* a snapshot with its KV that was asked for; or, where a snapshot
+                                    * was, the KV of a tail or of what cannot be resumed any more */
     SC_RADIX_CAUSE_SUPERSEDED = 2, /* sc_radix_snapshot_drop */
     SC_RADIX_CAUSE_PATH_CAP = 3,
     SC_RADIX_CAUSE_HISTORY = 4,    /* replaced by a branch of another history */
@@ -72,54 +83,68 @@ sc_status sc_radix_space_add(struct sc_radix *radix, uint32_t *space_out);
 sc_status sc_radix_space_remove(struct sc_radix *radix, uint32_t space,
     const struct sc_radix_sink *sink);
 
+/* In a match, marks at or beyond `len_max` or token_count are of no matter. */
+struct sc_radix_key {
+    const int32_t *tokens;
+    uint32_t token_count;
+    const sc_mark *marks; /* strictly ascending; may be NULL if there are none */
+    uint32_t mark_count;
+};
+
 struct sc_radix_match {
-    sc_node node;         /* deepest node with a matched page; kv_len may end inside it */
+    sc_node node;         /* deepest node with a matched page; kv_len may end inside it; no tail */
     uint32_t kv_len;      /* tokens matched: whole pages, <= len_max */
     sc_node state_node;   /* deepest node on the path with a snapshot that ends at <= len_max */
-    uint32_t state_len;   /* its token count, 0 if none */
+    uint32_t state_len;   /* its token count, 0 if none; of a tail, perhaps more than kv_len */
     uint32_t snapshot;    /* its snapshot id, 0 if none */
+    int32_t tail_kv;      /* KV id of its partial page, if it is a tail; else, or without KV, -1 */
     uint32_t branch_len;  /* kv_len cut to the grid if > state_len, else 0 */
-    uint32_t evicted_len; /* deepest position > state_len whose snapshot was evicted, else 0 */
+    uint32_t evicted_len; /* deepest position > state_len whose snapshot was evicted, else 0; a tail
+                           * leaves no trace */
 };
-/* Pure: neither tree nor order changes. Never fails on a valid space; a key shorter than a page is
- * a match of 0. Cost: one memcmp per node on the path; never allocates. */
-sc_status sc_radix_match(const struct sc_radix *radix, uint32_t space, const int32_t *tokens,
-    uint32_t token_count, uint32_t len_max, struct sc_radix_match *match_out);
+/* Pure: neither tree nor order changes. Never fails on a valid space and key; a key shorter than a
+ * page can match a tail alone. Cost: one memcmp per node on the path, and the lengths of tails at
+ * nodes that may hold the deepest state; never allocates. */
+sc_status sc_radix_match(const struct sc_radix *radix, uint32_t space,
+    const struct sc_radix_key *key, uint32_t len_max, struct sc_radix_match *match_out);
 
-/* Marks a match as used: the KV path moves to the recent end; of the snapshots only the one that
- * was used (match->state_node) does. A node that is gone is passed over. Cost: O(log leaves). */
+/* Marks a match as used: the KV path moves to the recent end (and that of a tail that was hit); of
+ * the snapshots only the one that was used (match->state_node) does. A node that is gone is passed over. Cost: O(log leaves). */
 void sc_radix_touch(struct sc_radix *radix, const struct sc_radix_match *match);
 
 /* start: multiple of the page, ascending; the first is 0. Runs from token_count on are ignored; two
  * neighbours may carry the same history. */
 struct sc_radix_run { uint32_t start; uint64_t history; };
-/* len: exact token count, a page multiple. */
+/* len: exact token count, a page multiple or the key's token_count (a tail). */
 struct sc_radix_save { uint32_t len; uint32_t snapshot; };
 
 struct sc_radix_insert {
     uint32_t space;
     const int32_t *tokens;
-    uint32_t token_count;          /* multiple of the page */
-    const int32_t *kv_ids;         /* [token_count / page]; NULL without KV, and only then */
+    uint32_t token_count;          /* multiple of the page, unless the last save is at this count */
+    const int32_t *kv_ids;         /* [pages, also a partial one]; NULL without KV, and only then */
     const struct sc_radix_run *runs;
     uint32_t run_count;            /* >= 1 when token_count > 0 */
     const struct sc_radix_save *saves; /* ascending; 0 < len <= token_count, snapshot != 0 */
     uint32_t save_count;
+    const sc_mark *marks;          /* strictly ascending, before token_count */
+    uint32_t mark_count;
 };
 struct sc_radix_inserted {
     sc_node node;          /* ends at token_count (or at conflict_len); NONE if that is 0 */
     uint32_t prefix_len;   /* leading tokens that the tree held already with this history */
     uint32_t len;          /* tokens now held on this path: token_count, or conflict_len */
-    uint32_t conflict_len; /* where another history in use stopped the insert; else token_count */
+    uint32_t conflict_len; /* where another history in use stopped the insert; else token_count.
+                            * A tail of another history stops it where the tail begins */
 };
 /* Puts a path into the tree. Pages that it held already keep their ids: `canonical_out`
- * ([token_count / page], may be NULL or the kv_ids array itself; untouched without KV) receives the
- * tree's id for every page up to `len`.
+ * (as long as kv_ids, may be NULL or that array itself; untouched without KV) receives the tree's id
+ * for every page up to `len`, a tail's too.
  * `save_status_out[i]`: SC_OK the snapshot is now the tree's; SC_ERR_BUSY the node already has one
  * (the caller keeps its own); SC_ERR_MISMATCH beyond conflict_len.
  * New nodes enter the lists at the recent end; existing ones do not move.
- * Errors: SC_ERR_INVALID, SC_ERR_MISMATCH (a save at another count than a page end inside the key),
- * SC_ERR_LIMIT, SC_ERR_NO_MEMORY, SC_ERR_NOT_FOUND (space): nothing changed.
+ * Errors: SC_ERR_INVALID, SC_ERR_MISMATCH (a save at another count than a page end inside the key
+ * or the key's end), SC_ERR_LIMIT, SC_ERR_NO_MEMORY, SC_ERR_NOT_FOUND (space): nothing changed.
  * Never evicts to make room; only a replaced branch goes through `sink`. A branch of more than 64
  * nodes is not looked through: it counts as in use.
  * Cost: O(token_count), and the nodes replaced. */
@@ -127,8 +152,8 @@ sc_status sc_radix_insert(struct sc_radix *radix, const struct sc_radix_insert *
     const struct sc_radix_sink *sink, int32_t *canonical_out, sc_status *save_status_out,
     struct sc_radix_inserted *inserted_out);
 
-/* Drops the snapshot of a node, which becomes a tombstone: SC_ERR_BUSY while locked,
- * SC_ERR_NOT_FOUND if it has none. (Snapshots are attached by sc_radix_insert.) */
+/* Drops the snapshot of a node, which becomes a tombstone; a tail is gone: SC_ERR_BUSY while
+ * locked, SC_ERR_NOT_FOUND if it has none. (Snapshots are attached by sc_radix_insert.) */
 sc_status sc_radix_snapshot_drop(struct sc_radix *radix, sc_node node,
     const struct sc_radix_sink *sink);
 /* Frees what exceeds the cap on the path that ends at `node`: shallowest ancestors first, never a
@@ -143,7 +168,7 @@ sc_status sc_radix_evict_excess(struct sc_radix *radix, sc_node node,
  * out, is SC_ERR_STALE and changes nothing. A split leaves a receipt with the half that ends where
  * the node ended. Locking the root (SC_NODE_NONE) takes nothing. A node with a locked snapshot
  * cannot go, so a state lock alone also keeps its path from sc_radix_evict_kv (and counts in
- * kv_locked_tokens). Errors of lock: SC_ERR_NO_MEMORY, SC_ERR_LIMIT (2^32 locks on one node). Cost:
+ * kv_locked_tokens); and any lock of a tail also holds its snapshot. Errors of lock: SC_ERR_NO_MEMORY, SC_ERR_LIMIT (2^32 locks on one node). Cost:
  * lock and unlock climb while something changes between free and held: O(depth) at most, O(1) where
  * the node stays held by another. */
 enum { SC_RADIX_LOCK_KV = 1, SC_RADIX_LOCK_STATE = 2 };
@@ -161,14 +186,15 @@ sc_status sc_radix_receipt_get(const struct sc_radix *radix, struct sc_radix_rec
  * go, so up to one node more than asked for. Works without KV too. Cost: what it evicts. */
 sc_status sc_radix_evict_kv(struct sc_radix *radix, uint64_t token_count,
     const struct sc_radix_sink *sink, uint64_t *token_count_out, uint32_t *snapshot_count_out);
-/* Evicts least recently used, unlocked snapshots; their KV stays (tombstones). Without KV, nodes
- * that nothing can be resumed from any more are removed too. */
+/* Evicts least recently used, unlocked snapshots; their KV stays (tombstones), but for a tail's.
+ * Without KV, nodes that nothing can be resumed from any more are removed too. */
 sc_status sc_radix_evict_state(struct sc_radix *radix, uint32_t count,
     const struct sc_radix_sink *sink, uint32_t *count_out);
 
 struct sc_radix_span { const int32_t *ids; uint32_t page_first, page_count; };
 /* KV ids of the path that ends at `node`, from page `page_first` on, in order, as spans into the
- * tree's storage; valid while the path is KV-locked. What is contiguous in storage is one span.
+ * tree's storage; valid while the path is KV-locked. What is contiguous in storage is one span. The
+ * partial page of a tail counts as a page, the last one.
  * `*count_out` is how many there are; SC_ERR_LIMIT when cap is short (count_out says what is
  * needed), SC_ERR_STATE without KV, SC_ERR_INVALID past the end. Cost: O(nodes on the path). */
 sc_status sc_radix_spans(const struct sc_radix *radix, sc_node node, uint32_t page_first,
@@ -176,10 +202,11 @@ sc_status sc_radix_spans(const struct sc_radix *radix, sc_node node, uint32_t pa
 
 struct sc_radix_node_info {
     sc_node parent;
-    uint32_t start, end;    /* token positions */
+    uint32_t start, end;    /* token positions; less than a page apart: a tail */
     uint32_t snapshot;      /* 0: none */
     bool tombstone;         /* had a snapshot that was evicted */
-    uint32_t child_count;
+    uint32_t child_count;   /* tails, too */
+    uint32_t mark_count;    /* all in its first page */
     uint32_t kv_locks; /* KV receipts on this node + children at or below which something is held */
     uint32_t state_locks;
     uint64_t history;
@@ -187,17 +214,22 @@ struct sc_radix_node_info {
 };
 sc_status sc_radix_node_get(const struct sc_radix *radix, sc_node node,
     struct sc_radix_node_info *info_out);
+/* Its marks. SC_ERR_STALE; SC_ERR_LIMIT when cap is short (count_out says what is needed). */
+sc_status sc_radix_marks_get(const struct sc_radix *radix, sc_node node, sc_mark *marks_out,
+    uint32_t cap, uint32_t *count_out);
 
 struct sc_radix_stats {
     uint64_t node_count, token_count, snapshot_count;
     uint64_t kv_evictable_tokens, kv_locked_tokens;     /* together token_count */
     uint64_t state_evictable_count, state_locked_count; /* together snapshot_count */
     uint64_t receipt_count;
+    uint64_t mark_count, tail_count; /* tails are nodes; their tokens and snapshots count as such */
     uint64_t bytes; /* of memory, all told */
 };
 void sc_radix_stats_get(const struct sc_radix *radix, struct sc_radix_stats *stats_out);
 
-/* Visits every node in preorder (parents first); return false to stop. For tests and dumps. */
+/* Visits every node in preorder (parents first); return false to stop. A tail has one page and
+ * end - start tokens. For tests and dumps. */
 typedef bool (*sc_radix_visit_fn)(void *ctx, sc_node node, const struct sc_radix_node_info *info,
     const int32_t *tokens, const int32_t *kv_ids, uint32_t page_count);
 void sc_radix_walk(const struct sc_radix *radix, uint32_t space, sc_radix_visit_fn fn, void *ctx);
