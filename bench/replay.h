@@ -4,7 +4,7 @@
 #ifndef BENCH_REPLAY_H
 #define BENCH_REPLAY_H
 
-#include "check.h"
+#include "rerun_check.h"
 #include "scheduler.h"
 #include "served_model.h"
 #include "workload.h"

@@ -22,8 +22,8 @@ static const struct argp_option option_list[] = {
     {"trace", KEY_TRACE, "FILE", 0, "requests from FILE, JSON lines, plain or zstd (default: the "
         "built-in generator)", 0},
     {"seed", KEY_SEED, "N", 0, "of generator, weights, sampling and choice of checks (1)", 0},
-    {"requests", KEY_REQUESTS, "N", 0, "so many (generator: 240; a trace: its first N, default "
-        "all)", 0},
+    {"requests", KEY_REQUESTS, "N", 0, "so many (generator: 240; a trace: all). Of a trace, "
+        "whole families that share a first block or session, the earliest first", 0},
     {"block", KEY_BLOCK, "N", 0, "tokens of a block in the trace (default: found from lengths and "
         "hash_ids)", 0},
     {"scale", KEY_SCALE, "N", 0, "replay a trace with blocks of N tokens, a multiple of the chunk "
@@ -35,8 +35,8 @@ static const struct argp_option option_list[] = {
         "be needed)", 0},
     {"kv-pages", KEY_KV_PAGES, "N", 0, "pages of attention KV (default: 65536 tokens or four of "
         "the longest requests; with --no-compute as many as can ever be needed)", 0},
-    {"page", KEY_PAGE, "N", 0, "tokens of a page (16). A trace of blocks is replayed with page = block, "
-        "and this is refused", 0},
+    {"page", KEY_PAGE, "N", 0, "tokens of a page (16). A trace of blocks is replayed with "
+        "page = block, and this is refused", 0},
     {"chunk", KEY_CHUNK, "16|32|64", 0, "tokens of a chunk of prefill (16)", 0},
     {"layout", KEY_LAYOUT, "contiguous|page-major", 0, "of the pool (page-major)", 0},
     {"state", KEY_STATE, "fp32|bf16", 0, "dtype of states and conv windows (fp32)", 0},
@@ -92,7 +92,8 @@ static const struct number numbers[] = {
     NUMBER(KEY_SLOTS, slots, 2, 100000000), NUMBER(KEY_KV_PAGES, kv_pages, 2, 1000000000),
     NUMBER(KEY_PAGE, page, 1, 65536), NUMBER(KEY_CHUNK, model.chunk, 16, 64),
     NUMBER(KEY_DECODE_INTERVAL, decode_interval, 1, 1000000),
-    NUMBER(KEY_PATH_SNAPSHOTS, path_snapshots, 1, 1000000), NUMBER(KEY_LAYERS, model.layers, 1, 256),
+    NUMBER(KEY_PATH_SNAPSHOTS, path_snapshots, 1, 1000000),
+    NUMBER(KEY_LAYERS, model.layers, 1, 256),
     NUMBER(KEY_ATTENTION_EVERY, model.attention_every, 1, 256),
     NUMBER(KEY_HIDDEN, model.hidden, 8, 8192), NUMBER(KEY_HEADS, model.heads, 1, 256),
     NUMBER(KEY_V_HEADS, model.v_heads, 1, 256), NUMBER(KEY_HEAD_DIM, model.head_dim, 8, 256),
@@ -280,8 +281,8 @@ void replay_options_parse(struct replay_options *o, int argc, char **argv)
     static const struct argp argp = {.options = option_list, .parser = parse,
         .doc = "Serves a workload of requests with a small hybrid model on top of statecache, and "
                "without it, and shows what the cache was good for.\v"
-               "Exit status: 0 all well; 1 a check or an account failed, or a call of the library; 2 "
-               "bad usage or an unreadable trace; 3 out of memory."};
+               "Exit status: 0 all well; 1 a check or an account failed, or a call of the "
+               "library; 2 bad usage or an unreadable trace; 3 out of memory."};
     *o = (struct replay_options){.seed = 1, .decode_max = UINT32_MAX,
         .layout = SC_LAYOUT_PAGE_MAJOR, .save = SAVE_ALL, .temperature = 1};
     o->model = (struct served_options){.kind = SC_K_KIND_GDN, .state_dtype = SC_DTYPE_F32,

@@ -30,7 +30,7 @@ static const char *state_name(const struct replay_options *o)
     return o->model.state_dtype == SC_DTYPE_F32 ? "fp32" : "bf16";
 }
 
-/* --------------------------------------------------------------------------------------------- text */
+/* ----------------------------------------------------------------------------------------- text */
 
 static void print_setup(const struct replay_run *run, FILE *out)
 {
@@ -43,7 +43,7 @@ static void print_setup(const struct replay_run *run, FILE *out)
     if (o->no_compute)
         fprintf(out, "\nmodel       none (--no-compute)\n");
     else
-        fprintf(out, "\nmodel       %u layers, %s and every %u. attention; states %s, %s\n",
+        fprintf(out, "\nmodel       %u layers of %s, each %u. full attention; states %s, %s\n",
             o->model.layers, kind_name(o), o->model.attention_every, state_name(o),
             layout_name(o));
     fprintf(out, "cache       page %u, chunk %u, %u slots of %" PRIu64 " bytes, %u KV pages\n",
@@ -59,8 +59,8 @@ static void print_hits(const struct replay_run *run, FILE *out)
     fprintf(out, "prompts     %" PRIu64 " tokens, and %" PRIu64 " decoded; %" PRIu64
         " requests started over\n", r->prompt_tokens, r->output_tokens, r->preempted);
     fprintf(out, "hit         %" PRIu64 " tokens, %.2f %%", r->hit_tokens, rate);
-    fprintf(out, "; ideal: ends %.2f %%, ends and branch points %.2f %%", 100 * run->ideal_end / all,
-        100 * ideal / all);
+    fprintf(out, "; ideal: ends %.2f %%, ends and branch points %.2f %%",
+        100 * run->ideal_end / all, 100 * ideal / all);
     if (ideal > 0)
         fprintf(out, " (%.1f %% of it)", rate / (100 * ideal / all) * 100);
     fputs("\nresumed     ", out);
@@ -91,8 +91,12 @@ static void print_compute(const struct replay_run *run, FILE *out)
         if (run->has_cold)
             fprintf(out, ", %.2f s cold: %.1f times less", seconds(cold->compute_ns),
                 (double)cold->compute_ns / (double)r->compute_ns);
-        fprintf(out, "; %.1f rows a step, %u threads", (double)r->rows / (double)r->steps,
-            run->o.threads);
+        fprintf(out, "\nprocessor   %.2f s with the cache", seconds(r->cpu_ns));
+        if (run->has_cold)
+            fprintf(out, ", %.2f s cold: %.1f times less", seconds(cold->cpu_ns),
+                (double)cold->cpu_ns / (double)r->cpu_ns);
+        fprintf(out, "; %u threads, %.1f rows a step", run->o.threads,
+            (double)r->rows / (double)r->steps);
     }
     fprintf(out, "\nlibrary     %.3f s in calls of the cache, %.1f us a step\n",
         seconds(r->library_ns), (double)r->library_ns * 1e-3 / (double)r->steps);
@@ -128,7 +132,7 @@ static void print_check(const struct replay_run *run, FILE *out)
     const struct check_result *c = &run->check;
     if (run->cached.sabotaged[0])
         fprintf(out, "sabotage    %s\n", run->cached.sabotaged);
-    fprintf(out, "check       %u requests (at least a fifth from each way of resuming that there was):",
+    fprintf(out, "check       %u requests (a fifth or more from each way of resuming there was):",
         c->checked);
     const char *comma = " ";
     for (int at = AT_COUNT - 1; at >= 0; at--)
@@ -162,7 +166,7 @@ void replay_report_text(const struct replay_run *run, FILE *out)
     fprintf(out, "result      %s\n", replay_passed(run) ? "passed" : "FAILED");
 }
 
-/* --------------------------------------------------------------------------------------------- JSON */
+/* ----------------------------------------------------------------------------------------- JSON */
 
 static void put_count(json_t *object, const char *name, uint64_t value)
 {
@@ -218,6 +222,7 @@ static json_t *json_pass(const struct pass_result *r)
         put_count(object, counts[i].name, counts[i].value);
     put_real(object, "hit_percent", share(r->hit_tokens, r->prompt_tokens));
     put_real(object, "compute_s", seconds(r->compute_ns));
+    put_real(object, "cpu_s", seconds(r->cpu_ns));
     put_real(object, "library_s", seconds(r->library_ns));
     put_real(object, "wall_s", seconds(r->wall_ns));
     for (int reason = 0; reason < SC_REASON_COUNT; reason++)

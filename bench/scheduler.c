@@ -20,6 +20,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 
 #include "base/clock.h"
 
@@ -59,6 +60,7 @@ struct pass {
 
     struct running *running;
     uint32_t running_count;
+    bool crowded;  /* someone was preempted: admit nobody until someone has finished */
     bool *ordered; /* requests that are in result->order */
     size_t ordered_count;
 
@@ -75,7 +77,7 @@ struct pass {
     uint64_t sabotage_from; /* admissions to let pass before */
 };
 
-/* --------------------------------------------------------------------------------------- the queue */
+/* ------------------------------------------------------------------------------------ the queue */
 
 static bool before(const struct waiting *a, const struct waiting *b)
 {
@@ -135,7 +137,7 @@ static void queue_followers(struct pass *p, size_t request)
     }
 }
 
-/* ------------------------------------------------------------------------------------------- pages */
+/* ---------------------------------------------------------------------------------------- pages */
 
 static void drain(struct pass *p)
 {
@@ -169,7 +171,7 @@ static uint32_t pages_for(const struct pass *p, uint32_t tokens)
     return (tokens + p->o->page - 1) / p->o->page;
 }
 
-/* --------------------------------------------------------------------------------------- admission */
+/* ------------------------------------------------------------------------------------ admission */
 
 static void sabotage(struct pass *p, const sc_lease_info *info)
 {
@@ -252,7 +254,7 @@ static void admit_all(struct pass *p)
 {
     if (p->running_count == 0 && p->queue_count > 0 && p->queue[0].ready_ns > p->now_ns)
         p->now_ns = p->queue[0].ready_ns;
-    while (p->queue_count > 0 && p->running_count < p->o->running_max &&
+    while (!p->crowded && p->queue_count > 0 && p->running_count < p->o->running_max &&
         p->queue[0].ready_ns <= p->now_ns) {
         size_t request = p->queue[0].request;
         if (!admit(p, request)) {
@@ -264,7 +266,7 @@ static void admit_all(struct pass *p)
     }
 }
 
-/* ---------------------------------------------------------------------------------------- end of one */
+/* ----------------------------------------------------------------------------------- end of one */
 
 static void finish_witness(struct pass *p, struct running *r)
 {
@@ -315,6 +317,7 @@ static void finish(struct pass *p, uint32_t at)
     if (r->witness)
         finish_witness(p, r);
     p->result->requests++;
+    p->crowded = false;
     p->result->output_tokens += p->workload->requests[request].output_len;
     end(p, at, p->o->save_flags != 0);
     queue_followers(p, request);
@@ -334,10 +337,11 @@ static void preempt(struct pass *p)
     size_t request = p->running[at].request;
     end(p, at, p->o->save_flags != 0);
     p->result->preempted++;
+    p->crowded = true;
     queue_push(p, p->now_ns, request);
 }
 
-/* ---------------------------------------------------------------------------------------- one step */
+/* ------------------------------------------------------------------------------------- one step */
 
 /* Adds a row for tokens up to `to` if pages for them are there. */
 static bool add_row(struct pass *p, uint32_t at, uint32_t to, uint32_t *pages)
@@ -424,6 +428,16 @@ static void serve_row(struct pass *p, const sc_batch *batch, uint32_t row, uint3
         out->logits_out = r->logits;
 }
 
+/* Processor time of the whole process. */
+static uint64_t cpu_ns(void)
+{
+    struct rusage usage;
+    if (getrusage(RUSAGE_SELF, &usage))
+        return 0;
+    return (uint64_t)(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) * 1000000000u +
+        (uint64_t)(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec) * 1000u;
+}
+
 static void forward(struct pass *p, const sc_batch *batch)
 {
     uint32_t save = 0, tokens = 0;
@@ -434,9 +448,10 @@ static void forward(struct pass *p, const sc_batch *batch)
     struct served_forward run = {.rows = p->served, .row_count = p->row_count, .saves = p->saves,
         .pool = p->pool, .kv = &p->kv, .threads = p->o->threads};
     if (p->o->model) {
-        uint64_t begin = sc_clock_now_ns();
+        uint64_t begin = sc_clock_now_ns(), cpu_begin = cpu_ns();
         served_run(p->o->model, &run);
         p->result->compute_ns += sc_clock_now_ns() - begin;
+        p->result->cpu_ns += cpu_ns() - cpu_begin;
     }
     p->result->computed_tokens += tokens;
     p->result->rows += p->row_count;
@@ -462,7 +477,7 @@ static void commit(struct pass *p)
     }
 }
 
-/* ----------------------------------------------------------------------------------------- sampling */
+/* ------------------------------------------------------------------------------------- sampling */
 
 /* Gumbel-max: noise that depends on seed, request and position alone, not on the batch. */
 static int32_t sample(const struct pass *p, const struct running *r, uint32_t position)
@@ -551,7 +566,7 @@ static void step(struct pass *p)
     after_step(p);
 }
 
-/* -------------------------------------------------------------------------------------- whole pass */
+/* ----------------------------------------------------------------------------------- whole pass */
 
 static void open_cache(struct pass *p)
 {

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A plain scheduler that embeds the library as an engine would: continuous batches, chunked prefill
- * within a token budget, decode of the tokens that each request wants, pages and slots from fixed pools. */
+ * within a token budget, decode of the tokens that each request wants, pages and slots from fixed
+ * pools. */
 #ifndef BENCH_SCHEDULER_H
 #define BENCH_SCHEDULER_H
 
@@ -41,7 +42,8 @@ struct pass_result {
     uint64_t requests, prompt_tokens, output_tokens, hit_tokens, computed_tokens;
     uint64_t resumed_at[AT_COUNT];
     uint64_t admitted, preempted, steps, rows, waits;
-    uint64_t compute_ns, library_ns, wall_ns, virtual_ns;
+    uint64_t compute_ns, cpu_ns; /* of forwards: elapsed, and of all threads */
+    uint64_t library_ns, wall_ns, virtual_ns;
     uint64_t lookup_differs;     /* sc_cache_lookup and acquire disagreed */
     uint64_t id_faults;          /* KV ids that did not come back as they should */
     uint64_t kv_peak, kv_pages, kv_left;

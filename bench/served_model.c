@@ -140,7 +140,7 @@ static sc_status make_schema(struct served_model *model)
 {
     const struct served_options *o = &model->options;
     sc_group group = {.chunk = o->chunk};
-    strcpy(group.name, o->kind == SC_K_KIND_GDN ? "gdn" : "kda");
+    snprintf(group.name, sizeof group.name, o->kind == SC_K_KIND_GDN ? "gdn" : "kda");
     sc_part *parts = bench_alloc((size_t)o->layers * (CONV_PARTS_MAX + 1), sizeof *parts);
     sc_schema_options options = SC_SCHEMA_OPTIONS_INIT;
     char revision[32];

@@ -7,10 +7,10 @@
  *   input   |----B----|----B----|--r--|      blocks: floor(n / B), rest r = n mod B
  *   replay  |--S--|--S--|-r'|                r' = r S / B, at least 1 where r > 0, below S
  *
- * Ids may stop before the input does (some traces hash full blocks only, some leave out the last one):
- * the rest gets ids of its own, so that it matches nothing. The end of what the ids cover is where a
- * later request can go on; where that is inside the prompt and not at its last page, it becomes the
- * request's `end_point`. */
+ * Ids may stop before the input does (some traces hash full blocks only, some leave out the last
+ * one): the rest gets ids of its own, so that it matches nothing. The end of what the ids cover is
+ * where a later request can go on; where that is inside the prompt and not at its last page, it
+ * becomes the request's `end_point`. */
 #include "trace.h"
 
 #include <stdarg.h>
@@ -243,12 +243,48 @@ static int choose_block(struct building *b)
     return 0;
 }
 
+/* Keeps `limit` rows: whole families, in order of their first rows; the last one may be cut. */
+static void take_families(struct trace_rows *rows, uint32_t limit)
+{
+    struct numbering families = {0};
+    uint32_t *family = bench_alloc(rows->count, sizeof *family);
+    uint32_t *left = bench_alloc(rows->count, sizeof *left); /* of each family: rows to take */
+    for (size_t i = 0; i < rows->count; i++) {
+        const struct trace_row *row = &rows->rows[i];
+        uint64_t key = row->id_count ? row->ids[0] : row->has_session ? ~row->session : ~i;
+        uint32_t *number = numbering_at(&families, key);
+        if (*number == 0)
+            *number = (uint32_t)families.count;
+        family[i] = *number - 1;
+        left[family[i]]++;
+    }
+    for (size_t i = 0; i < rows->count; i++) {
+        left[i] = left[i] < limit ? left[i] : limit;
+        limit -= left[i];
+    }
+    size_t kept = 0;
+    for (size_t i = 0; i < rows->count; i++) {
+        if (left[family[i]] == 0) {
+            free(rows->rows[i].ids);
+            continue;
+        }
+        left[family[i]]--;
+        rows->rows[kept++] = rows->rows[i];
+    }
+    rows->count = kept;
+    numbering_free(&families);
+    free(family);
+    free(left);
+}
+
 int trace_load(struct workload *workload, const struct trace_options *options,
     char error[TRACE_ERROR_BYTES])
 {
     struct trace_rows rows = {0};
     struct building b = {.workload = workload, .options = options, .rows = &rows, .error = error};
-    int result = trace_rows_read(&rows, options->path, options->limit, error);
+    int result = trace_rows_read(&rows, options->path, error);
+    if (result == 0 && options->limit)
+        take_families(&rows, options->limit);
     if (result == 0)
         result = choose_block(&b);
     for (size_t i = 0; result == 0 && i < rows.count; i++)

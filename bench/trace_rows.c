@@ -36,7 +36,7 @@ static int fail(struct reading *r, const char *format, ...)
     return -1;
 }
 
-/* ------------------------------------------------------------------------------- bytes of a file */
+/* ------------------------------------------------------------------------------ bytes of a file */
 
 struct bytes {
     char *data;
@@ -96,7 +96,7 @@ static int unpack(struct reading *r, struct bytes *bytes)
     return result;
 }
 
-/* -------------------------------------------------------------------------------- fields of a row */
+/* ------------------------------------------------------------------------------ fields of a row */
 
 static int get_length(struct reading *r, const json_t *object, const char *name, uint32_t *out)
 {
@@ -295,7 +295,7 @@ static void sort_rows(struct trace_rows *rows)
     free(copy);
 }
 
-int trace_rows_read(struct trace_rows *rows, const char *path, uint32_t limit, char *error)
+int trace_rows_read(struct trace_rows *rows, const char *path, char *error)
 {
     struct reading r = {.rows = rows, .path = path, .error = error};
     struct bytes bytes = {0};
@@ -316,13 +316,8 @@ int trace_rows_read(struct trace_rows *rows, const char *path, uint32_t limit, c
     r.line = 0;
     if (result == 0 && rows->count == 0)
         result = fail(&r, "has no requests");
-    if (result == 0) {
+    if (result == 0)
         sort_rows(rows);
-        for (size_t i = limit; limit && i < rows->count; i++)
-            free(rows->rows[i].ids);
-        if (limit && rows->count > limit)
-            rows->count = limit;
-    }
     return result;
 }
 

@@ -24,7 +24,7 @@ struct trace_rows {
 };
 
 /* 0, or -1 with a line in `error` (TRACE_ERROR_BYTES). Free in both cases. */
-int trace_rows_read(struct trace_rows *rows, const char *path, uint32_t limit, char *error);
+int trace_rows_read(struct trace_rows *rows, const char *path, char *error);
 void trace_rows_free(struct trace_rows *rows);
 
 #endif

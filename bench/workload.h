@@ -7,8 +7,8 @@
  * A segment is a run of tokens that follows from a seed, so that equal seeds give equal tokens: a
  * system prompt, a user's message, a block of a trace. Outputs are what the model decodes, unless
  * the workload knows them (`output_given`: then the segments go on past the prompt). Later requests
- * of a chat contain those outputs, so a prompt's tokens are known only when its predecessor is done:
- * workload_materialize. */
+ * of a chat contain those outputs, so a prompt's tokens are known only when its predecessor is
+ * done: workload_materialize. */
 #ifndef BENCH_WORKLOAD_H
 #define BENCH_WORKLOAD_H
 
@@ -76,7 +76,7 @@ struct generator_options {
     uint64_t session_gap_ns;   /* mean time between starts of sessions */
     uint64_t think_ns;         /* mean time between an answer and the next message */
 };
-#define GENERATOR_OPTIONS_INIT {1, 240, 4, 384, 40, 28, 400000000, 1200000000}
+#define GENERATOR_OPTIONS_INIT {1, 240, 4, 640, 48, 20, 120000000, 800000000}
 void generator_fill(struct workload *workload, const struct generator_options *options);
 
 #endif

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Runs witnessed requests again, each alone and cold in memory of its own, in the stretches of its
- * recorded history, and compares bit for bit: every hidden state and logit, the state it ended with,
- * the snapshot it resumed from, the keys and values of all its tokens. Twice: with every prefill
- * stretch uncut, the snapshot's position saved on the way; and with the prefill that made the snapshot
- * stopped there and the rest cut at random grid points. Then once more in float64, one token at a
- * time, within a tolerance. */
-#ifndef BENCH_CHECK_H
-#define BENCH_CHECK_H
+ * recorded history, and compares bit for bit: every hidden state and logit, the state it ended
+ * with, the snapshot it resumed from, the keys and values of all its tokens. Twice: with every
+ * prefill stretch uncut, the snapshot's position saved on the way; and with the prefill that made
+ * the snapshot stopped there and the rest cut at random grid points. Then once more in float64, one
+ * token at a time, within a tolerance. */
+#ifndef BENCH_RERUN_CHECK_H
+#define BENCH_RERUN_CHECK_H
 
 #include "witness.h"
 

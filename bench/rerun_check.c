@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "check.h"
+#include "rerun_check.h"
 
 #include <math.h>
 #include <pthread.h>
@@ -11,8 +11,8 @@
 #include "dense.h"
 #include "ref64.h"
 
-/* Tolerances on RMS error / RMS value over one request, against float64. A bf16 state loses 2^-9 with
- * every chunk or token. */
+/* Tolerances on RMS error / RMS value over one request, against float64. A bf16 state loses 2^-9
+ * with every chunk or token. */
 static const double TOLERANCE_F32 = 2e-4, TOLERANCE_BF16 = 5e-2;
 
 struct checking {
@@ -71,7 +71,7 @@ static void bed_close(struct bed *bed)
         free(owned[i]);
 }
 
-/* ------------------------------------------------------------------------------------------ reruns */
+/* --------------------------------------------------------------------------------------- reruns */
 
 /* Tokens [from, to) in one row; a save at `save_at` if that lies strictly inside. */
 static void rerun_row(struct bed *bed, const struct witness *w, uint32_t from, uint32_t to,
@@ -138,7 +138,7 @@ static void rerun(struct bed *bed, const struct witness *w, bool cut)
     state_read(bed->pool, (int32_t)bed->slots[0].id, bed->state);
 }
 
-/* --------------------------------------------------------------------------------------- comparing */
+/* ------------------------------------------------------------------------------------ comparing */
 
 static uint64_t bits_that_differ(const void *left, const void *right, size_t bytes)
 {
@@ -196,7 +196,7 @@ static void rerun_both(struct bed *bed, const struct witness *w, struct check_re
     r->state_bytes += bed->bytes * (w->snapshot ? 2 : 1);
 }
 
-/* ----------------------------------------------------------------------------------------- float64 */
+/* -------------------------------------------------------------------------------------- float64 */
 
 struct error_sum {
     double error, value;
@@ -256,7 +256,7 @@ static void against_float64(struct bed *bed, const struct witness *w, struct che
     ref64_destroy(ref);
 }
 
-/* ------------------------------------------------------------------------------------------- threads */
+/* -------------------------------------------------------------------------------------- threads */
 
 static void add_up(struct check_result *sum, const struct check_result *r)
 {
@@ -278,7 +278,8 @@ static void add_up(struct check_result *sum, const struct check_result *r)
     sum->worst_state = r->worst_state <= sum->worst_state ? sum->worst_state : r->worst_state;
 }
 
-/* Is resume_len inside or at the end of a prefill stretch, on the grid: a snapshot that a prefill made? */
+/* Is resume_len inside or at the end of a prefill stretch, on the grid: a snapshot that a prefill
+ * made? */
 static bool is_grid_snapshot(const struct bed *bed, const struct witness *w)
 {
     if (w->resume_len == 0 || w->resume_len % bed->o->model->options.chunk != 0)

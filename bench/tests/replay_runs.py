@@ -1,0 +1,232 @@
+# SPDX-License-Identifier: Apache-2.0
+"""replay_runs.py PROGRAM: runs `statecache-bench replay` as a user does and judges what it prints.
+
+SC_TEST_SCALE (percent, as in the other tests) lowers the number of runs in sanitizer builds.
+"""
+import itertools
+import json
+import os
+import subprocess
+import sys
+import tempfile
+
+PROGRAM = sys.argv[1]
+SCALE = int(os.environ.get("SC_TEST_SCALE", "100"))
+SMALL = ["--requests", "36", "--no-cold"]
+TESTS = []
+
+
+def test(function):
+    TESTS.append(function)
+    return function
+
+
+def run(*arguments, code=0):
+    """stdout of a run that must end with `code`."""
+    done = subprocess.run([PROGRAM, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                          text=True, check=False)
+    assert done.returncode == code, (f"exit status {done.returncode}, not {code}: "
+                                     f"{' '.join(arguments)}\n{done.stdout}{done.stderr}")
+    assert done.stdout or code, "nothing was printed"
+    assert "\r" not in done.stderr, "a progress bar without a terminal"
+    return done.stdout if code != 2 else done.stderr
+
+
+def replay(*arguments, code=0):
+    return json.loads(run("replay", "--json", *arguments, code=code))
+
+
+def scaled(items, least):
+    """All of `items`, or fewer in slow builds, evenly chosen."""
+    items = list(items)
+    wanted = max(least, len(items) * min(SCALE, 100) // 100)
+    return items[::max(1, len(items) // wanted)]
+
+
+def assert_checked(result, least=6):
+    check = result["check"]
+    assert check["checked"] >= least, check
+    for name in ("differing_bits", "kv_tokens", "unsound_histories"):
+        assert check[name] == 0, check
+    assert 0 < check["worst_output"] <= check["tolerance"], check
+    assert 0 < check["worst_state"] <= check["tolerance"], check
+    assert result["passed"] is True, result
+    for name in ("kv_id_faults", "lookup_differs"):
+        assert result["cached"][name] == 0, result
+
+
+def write_trace(folder, rows, name="trace.jsonl"):
+    path = os.path.join(folder, name)
+    with open(path, "w", encoding="utf-8") as file:
+        for row in rows:
+            file.write(json.dumps(row) + "\n")
+    return path
+
+
+def chat_trace(sessions=4, turns=4, io=False):
+    """Sessions over one shared first block; ids are chained, blocks have 64 tokens."""
+    rows, fresh = [], itertools.count(1)
+    for session in range(sessions):
+        ids = [0]
+        for turn in range(turns):
+            ids = ids + [next(fresh) for _ in range(2)]
+            row = {"timestamp": 1000 * turn + session, "session": session,
+                   "input_length": 64 * len(ids) + 10, "output_length": 70, "hash_ids": list(ids)}
+            if io:
+                ids = ids + [next(fresh)]
+                row.update(io=1, hash_ids=list(ids))
+            rows.append(row)
+    return rows
+
+
+@test
+def usage_errors_end_with_2_and_a_reason():
+    for arguments in ([], ["nonsense"], ["replay", "--nonsense"], ["replay", "word"],
+                      ["replay", "--requests", "0"], ["replay", "--requests", "x"],
+                      ["replay", "--requests", "5x"], ["replay", "--requests", "-1"],
+                      ["replay", "--page", "99999999999"], ["replay", "--layout", "round"],
+                      ["replay", "--save", "prompt,nothing"], ["replay", "--save", ""],
+                      ["replay", "--chunk", "17"], ["replay", "--block", "16"],
+                      ["replay", "--no-compute", "--check", "1"],
+                      ["replay", "--heads", "2", "--v-heads", "3"], ["replay", "--hidden", "12"],
+                      ["replay", "--attention-every", "9"], ["replay", "--temperature", "nan"],
+                      ["replay", "--page", "16", "--decode-interval", "8"],
+                      ["replay", "--trace", os.devnull], ["replay", "--trace", "/nowhere/trace"]):
+        reason = run(*arguments, code=2)
+        assert reason.strip(), arguments
+
+
+@test
+def help_names_every_option_and_code():
+    assert "replay" in run("--help")
+    text = run("replay", "--help")
+    for word in ("--trace", "--check", "--sabotage", "--no-compute", "--kind", "Exit status"):
+        assert word in text, word
+
+
+@test
+def text_report_has_what_was_promised():
+    text = run("replay", "--requests", "36", "--check", "3")
+    for word in ("hit ", "ideal", "cold", "times less", "slots", "evicted", "not more", "KV pages",
+                 "differing bits", "float64", "result      passed"):
+        assert word in text, f"{word!r} is missing in\n{text}"
+
+
+@test
+def every_form_is_bit_equal_to_cold_runs():
+    forms = itertools.product(("gdn", "kda"), ("contiguous", "page-major"), ("fp32", "bf16"),
+                              ("1", "16"))
+    for kind, layout, state, page in scaled(forms, 3):
+        result = replay(*SMALL, "--check", "10", "--kind", kind, "--layout", layout, "--state",
+                        state, "--page", page, "--verify-every", "7")
+        assert_checked(result, least=10)
+        for way in ("prompt end", "branch point", "decoded end"):
+            assert result["check"]["resumed_at"][way] >= 2, result["check"]
+        assert result["check"]["grid_snapshots"] > 0, result["check"]
+
+
+@test
+def odd_shapes_and_settings_are_bit_equal_too():
+    for arguments in scaled((
+            ("--page", "5"), ("--page", "48", "--chunk", "32"), ("--chunk", "64", "--page", "1"),
+            ("--keep-cuts", "--budget", "37"), ("--decode-interval", "4", "--page", "1"),
+            ("--heads", "3", "--v-heads", "6", "--head-dim", "16", "--hidden", "40", "--layers",
+             "5", "--attention-every", "2"),
+            ("--slots", "9"), ("--path-snapshots", "2"), ("--running", "1"),
+            ("--temperature", "0")), 3):
+        assert_checked(replay(*SMALL, "--check", "8", *arguments), least=8)
+
+
+@test
+def too_few_pages_preempt_and_change_no_bit():
+    result = replay(*SMALL, "--check", "10", "--kv-pages", "1300", "--page", "1", "--running", "16")
+    assert_checked(result, least=10)
+    assert result["cached"]["preempted"] > 0, result["cached"]
+    assert result["cached"]["kv_pages_peak"] == 1300, result["cached"]
+    run("replay", *SMALL, "--kv-pages", "20", code=2)
+
+
+@test
+def same_options_same_decisions_whatever_the_threads():
+    results = [replay(*SMALL, "--check", "5", "--threads", threads) for threads in "113"]
+    for result in results:
+        for item in (result, result["cached"]):
+            for name in [name for name in item if name.endswith("_s")]:
+                del item[name]
+        del result["params"]["threads"]
+    assert results[0] == results[1] == results[2]
+
+
+@test
+def sabotage_is_noticed():
+    for seed in scaled(range(1, 21), 3):
+        result = replay(*SMALL, "--sabotage", str(seed), code=1)
+        assert result["check"]["snapshot_bits"] == 1, result["check"]
+        assert result["passed"] is False and result["check"]["sabotaged"], result
+    run("replay", "--requests", "1", "--sabotage", "1", code=2)
+
+
+@test
+def the_cache_is_worth_it():
+    result = replay("--requests", "100")
+    cached, cold = result["cached"], result["cold"]
+    assert cached["hit_percent"] >= 0.95 * result["ideal_end_branch_percent"], result
+    assert cold["hit_tokens"] == 0 and cold["computed_tokens"] == (
+        cold["prompt_tokens"] + cold["output_tokens"]), cold
+    assert cached["computed_tokens"] + cached["hit_tokens"] == cold["computed_tokens"], result
+    assert cold["computed_tokens"] > 3 * cached["computed_tokens"], result
+    assert sum(cached["reasons"].values()) == cached["requests"] + cached["preempted"], cached
+
+
+@test
+def dry_replay_reaches_the_ideal():
+    with tempfile.TemporaryDirectory() as folder:
+        for io in (False, True):
+            trace = write_trace(folder, chat_trace(io=io))
+            for save, ideal in (("end", "ideal_end_percent"),
+                                ("end,branch", "ideal_end_branch_percent")):
+                result = replay("--no-compute", "--trace", trace, "--save", save)
+                assert result["passed"] is True
+                assert abs(result["cached"]["hit_percent"] - result[ideal]) < 1e-9, result
+            assert result["ideal_end_branch_percent"] > result["ideal_end_percent"] > 30, result
+    for page in ("1", "16"):
+        result = replay("--no-compute", "--page", page, "--requests", "60")
+        assert result["cached"]["hit_percent"] > 0.95 * result["ideal_end_branch_percent"]
+
+
+@test
+def traces_are_served_and_checked():
+    with tempfile.TemporaryDirectory() as folder:
+        turns = [{"session": str(s), "timestamp": 50 * s, "turns": [
+            {"input_length": 90, "output_length": 9}, {"input_length": 20, "output_length": 5,
+                                                       "delay": 10}]} for s in range(6)]
+        chats = [{"chat_id": i, "parent_chat_id": i - 1 if i % 3 else -1, "timestamp": i / 2,
+                  "input_length": 16 * (i % 3 + 2) + 3, "output_length": 4, "type": "text",
+                  "turn": i % 3 + 1, "hash_ids": [0] + [100 * (i // 3) + j for j in
+                                                        range(i % 3 + 2)]} for i in range(12)]
+        for rows in (turns, chats, chat_trace(), chat_trace(io=True)):
+            trace = write_trace(folder, rows)
+            result = replay("--trace", trace, "--no-cold", "--check", "8")
+            assert_checked(result, least=8)
+            assert result["check"]["resumed_at"]["nothing"] <= 4, result["check"]
+        trace = write_trace(folder, chat_trace())
+        run("replay", "--trace", trace, "--page", "16", code=2)
+        run("replay", "--trace", trace, "--scale", "24", code=2)
+        run("replay", "--trace", trace, "--scale", "128", code=2)
+
+
+def main():
+    failed = 0
+    for function in TESTS:
+        try:
+            function()
+            print("ok", function.__name__, flush=True)
+        except AssertionError as problem:
+            failed += 1
+            print("NOT OK", function.__name__, problem, flush=True)
+    print(f"{len(TESTS) - failed} passed, {failed} failed, 0 skipped")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
