@@ -898,6 +898,8 @@ int main(void)
     srunner_add_suite(runner, radix_insert_suite());
     srunner_add_suite(runner, radix_evict_suite());
     srunner_add_suite(runner, radix_args_suite());
+    srunner_add_suite(runner, radix_marks_suite());
+    srunner_add_suite(runner, radix_tails_suite());
     srunner_add_suite(runner, radix_fuzz_suite());
     srunner_add_suite(runner, radix_shape_suite());
     srunner_run_all(runner, CK_ENV);

@@ -16,6 +16,8 @@ Suite *radix_scenario_suite(void);
 Suite *radix_insert_suite(void);
 Suite *radix_evict_suite(void);
 Suite *radix_args_suite(void);
+Suite *radix_marks_suite(void);
+Suite *radix_tails_suite(void);
 Suite *radix_fuzz_suite(void);
 Suite *radix_shape_suite(void);
 
@@ -84,43 +86,68 @@ static inline void tr_close(struct tr *t)
     free(t->kv);
 }
 
-/* Inserts with fresh KV ids; the answer is in t->in, t->save_status, t->canonical. */
-static inline sc_status tr_insert_runs(struct tr *t, const int32_t *tokens, uint32_t count,
+/* Inserts with fresh KV ids, one for a partial page too; the answer is in t->in, t->save_status,
+ * t->canonical. */
+static inline sc_status tr_insert_key(struct tr *t, const struct sc_radix_key *key,
     const struct sc_radix_run *runs, uint32_t run_count, const struct sc_radix_save *saves,
     uint32_t save_count)
 {
-    uint32_t pages = count / t->page;
+    uint32_t pages = key->token_count / t->page + (key->token_count % t->page != 0);
     int32_t *ids = malloc((pages + 1) * sizeof *ids);
     ck_assert_ptr_nonnull(ids);
     for (uint32_t i = 0; i < pages; i++) ids[i] = t->kv_next++;
-    struct sc_radix_insert insert = {.space = t->space, .tokens = tokens, .token_count = count,
-        .kv_ids = t->with_kv ? ids : NULL, .runs = runs, .run_count = run_count, .saves = saves,
-        .save_count = save_count};
+    struct sc_radix_insert insert = {.space = t->space, .tokens = key->tokens,
+        .token_count = key->token_count, .kv_ids = t->with_kv ? ids : NULL, .runs = runs,
+        .run_count = run_count, .saves = saves, .save_count = save_count, .marks = key->marks,
+        .mark_count = key->mark_count};
     sc_status status = sc_radix_insert(t->radix, &insert, &t->sink,
         pages <= 70000 ? t->canonical : NULL, t->save_status, &t->in);
     free(ids);
     return status;
 }
 
+static inline sc_status tr_insert_runs(struct tr *t, const int32_t *tokens, uint32_t count,
+    const struct sc_radix_run *runs, uint32_t run_count, const struct sc_radix_save *saves,
+    uint32_t save_count)
+{
+    struct sc_radix_key key = {.tokens = tokens, .token_count = count};
+    return tr_insert_key(t, &key, runs, run_count, saves, save_count);
+}
+
 /* One run of history 0, a snapshot at the end unless 0. Returns prefix_len. */
-static inline uint32_t tr_insert(struct tr *t, const int32_t *tokens, uint32_t count,
-    uint32_t snapshot)
+static inline uint32_t tr_put(struct tr *t, struct sc_radix_key key, uint32_t snapshot)
 {
     struct sc_radix_run run = {0, 0};
-    struct sc_radix_save save = {count, snapshot};
-    sc_status status = tr_insert_runs(t, tokens, count, &run, 1, &save, snapshot != 0);
+    struct sc_radix_save save = {key.token_count, snapshot};
+    sc_status status = tr_insert_key(t, &key, &run, 1, &save, snapshot != 0);
     ck_assert_msg(status == SC_OK, "%s", sc_last_error()->text);
     VERIFY(t);
     return t->in.prefix_len;
 }
 
+static inline uint32_t tr_insert(struct tr *t, const int32_t *tokens, uint32_t count,
+    uint32_t snapshot)
+{
+    return tr_put(t, (struct sc_radix_key){.tokens = tokens, .token_count = count}, snapshot);
+}
+
+static inline struct sc_radix_match tr_find_max(const struct tr *t, struct sc_radix_key key,
+    uint32_t len_max)
+{
+    struct sc_radix_match match;
+    ck_assert_int_eq(sc_radix_match(t->radix, t->space, &key, len_max, &match), SC_OK);
+    return match;
+}
+
+static inline struct sc_radix_match tr_find(const struct tr *t, struct sc_radix_key key)
+{
+    return tr_find_max(t, key, key.token_count);
+}
+
 static inline struct sc_radix_match tr_match_max(const struct tr *t, const int32_t *tokens,
     uint32_t count, uint32_t len_max)
 {
-    struct sc_radix_match match;
-    struct sc_radix_key key = {.tokens = tokens, .token_count = count};
-    ck_assert_int_eq(sc_radix_match(t->radix, t->space, &key, len_max, &match), SC_OK);
-    return match;
+    return tr_find_max(t, (struct sc_radix_key){.tokens = tokens, .token_count = count}, len_max);
 }
 
 static inline struct sc_radix_match tr_match(const struct tr *t, const int32_t *tokens,

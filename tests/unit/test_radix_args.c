@@ -320,6 +320,54 @@ START_TEST(memory__insert_survives_each_failing_allocation)
 }
 END_TEST
 
+START_TEST(memory__marks_and_tails_survive_each_failing_allocation)
+{
+    enum { N = 6000, P = 16 };
+    static int32_t tokens[N];
+    static sc_mark marks[N / 10];
+    struct fail_alloc fa;
+    fail_alloc_init(&fa);
+    uint64_t failures = 0;
+    BEGIN(.allocator = &fa.allocator, .page_tokens = P);
+    struct sc_radix_run run = {0, 0};
+    for (uint32_t round = 0; round < 40; round++) {
+        tr_fill(tokens, N, 0);
+        uint32_t len = 1 + round * 147;
+        uint32_t mark_count = 0;
+        for (uint32_t at = round; at < len; at += 1 + round * 3) {
+            if (mark_count == N / 10) break;
+            marks[mark_count++] = (sc_mark){at, {(uint8_t)round}};
+        }
+        struct sc_radix_key key = {tokens, len, marks, mark_count};
+        struct sc_radix_save save = {len, round + 1};
+        char *before = tr_dump(t);
+        struct sc_radix_stats stats = tr_stats(t);
+        for (uint64_t n = 1;; n++) {
+            fail_alloc_arm(&fa, n);
+            sc_status status = tr_insert_key(t, &key, &run, 1, &save, 1);
+            if (!fail_alloc_disarm(&fa)) {
+                ck_assert_int_eq(status, SC_OK);
+                break;
+            }
+            ck_assert_int_eq(status, SC_ERR_NO_MEMORY);
+            failures++;
+            check_same(t, before, &stats);
+        }
+        VERIFY(t);
+        ck_assert_uint_eq(tr_find(t, key).snapshot, round + 1);
+        free(before);
+    }
+    ck_assert_uint_gt(failures, 15);
+    ck_assert_uint_gt(tr_stats(t).mark_count, 1000);
+    ck_assert_uint_gt(tr_stats(t).tail_count, 30);
+    tr_evict_state(t, 20);
+    tr_evict_kv(t, UINT64_MAX, NULL);
+    ck_assert_uint_eq(tr_stats(t).mark_count + tr_stats(t).tail_count, 0);
+    END;
+    ck_assert_uint_eq(fail_alloc_live_blocks(&fa), 0);
+}
+END_TEST
+
 START_TEST(memory__other_calls_survive_each_failing_allocation)
 {
     struct fail_alloc fa;
@@ -357,9 +405,11 @@ START_TEST(memory__other_calls_survive_each_failing_allocation)
         free(before);
     }
     ck_assert_uint_gt(failures, 10);
-    fail_alloc_arm(&fa, 2);
-    BAD(SC_ERR_NO_MEMORY, sc_radix_verify(t->radix));
-    fail_alloc_disarm(&fa);
+    for (uint64_t n = 1; n <= 4; n++) {
+        fail_alloc_arm(&fa, n);
+        BAD(SC_ERR_NO_MEMORY, sc_radix_verify(t->radix));
+        fail_alloc_disarm(&fa);
+    }
     END;
     ck_assert_uint_eq(fail_alloc_live_blocks(&fa), 0);
 }
@@ -379,6 +429,7 @@ Suite *radix_args_suite(void)
     tc = tcase_create("failing allocations");
     tcase_set_timeout(tc, 240);
     ADD(memory__insert_survives_each_failing_allocation);
+    ADD(memory__marks_and_tails_survive_each_failing_allocation);
     ADD(memory__other_calls_survive_each_failing_allocation);
     suite_add_tcase(s, tc);
     return s;

@@ -268,6 +268,82 @@ START_TEST(verify__finds_each_planted_fault)
 }
 END_TEST
 
+/* Plants fault number `i` in a tree of pages of four, where `marked` has two marks in its first page
+ * and `tail` hangs below it beside two other tails. */
+static struct fault plant_cells(struct sc_radix *r, sc_node marked, sc_node tail, int i)
+{
+    struct rx_node *node = rx_node(r, marked);
+    struct rx_cell *mark = &r->cells[rx_cells(node)];
+    struct rx_cell *lengths = &r->cells[rx_tail_cells(r, node)];
+    switch (i) {
+    case 0: mark->mark.id[3] ^= 1; return (struct fault){"mark", 2};
+    case 1: node->flags ^= RX_MARKED; return (struct fault){"marked", 2};
+    case 2: node->flags ^= RX_TAILED; return (struct fault){"tailed", 13};
+    case 3: r->mark_count++; return (struct fault){"marks", 10};
+    case 4: r->tail_count++; return (struct fault){"tails", 10};
+    case 5: lengths->tails++; return (struct fault){"tails of a length", 13};
+    case 6: lengths->mark.at++; return (struct fault){"length", 13};
+    case 7: r->cell_free_count++; return (struct fault){"free cells", 12};
+    case 8: lengths->next = 0; return (struct fault){"lost cell", 13};
+    case 9: rx_node(r, tail)->snapshot = 0; return (struct fault){"snapshot", 13};
+    case 10: rx_node(r, tail)->flags ^= RX_TAIL; return (struct fault){"tail", 13};
+    case 11: rx_node(r, tail)->flags |= RX_ROOT; return (struct fault){"root", 3};
+    case 12:
+        r->cell_free = r->cells[r->cell_free].next;
+        r->cell_free_count--;
+        return (struct fault){"lost free cell", 12};
+    case 13: rx_order_remove(r, RX_STATE, tail); return (struct fault){"state order", 8};
+    default: return (struct fault){NULL, 0};
+    }
+}
+
+/* Marks out of order, out of their page: the index must agree, so that (12) alone is broken. */
+static struct fault plant_marks(struct sc_radix *r, sc_node marked, int i)
+{
+    struct rx_node *node = rx_node(r, marked);
+    struct rx_cell *first = &r->cells[rx_cells(node)];
+    sc_node parent = node->parent;
+    SC_ASSERT(node->prev_sibling == 0 && node->next_sibling == 0);
+    uint32_t slot = 0;
+    while (r->slots[slot].node != marked) slot++;
+    r->slots[slot] = (struct rx_slot){0, 0}; /* the only child, alone in its neighbourhood */
+    r->slot_used--;
+    sc_mark kept = first->mark;
+    if (i == 14) {
+        first->mark = r->cells[first->next].mark;
+        r->cells[first->next].mark = kept;
+    } else {
+        r->cells[first->next].mark.at = rx_end(node);
+    }
+    rx_index_add(r, marked);
+    SC_ASSERT(parent == node->parent);
+    return (struct fault){i == 14 ? "order of marks" : "page of a mark", 12};
+}
+
+START_TEST(verify__finds_each_fault_in_marks_and_tails)
+{
+    BEGIN(.page_tokens = 4);
+    int32_t tokens[12];
+    tr_fill(tokens, 12, 1);
+    const sc_mark marks[] = {{5, {1}}, {7, {2}}, {9, {3}}};
+    tr_put(t, (struct sc_radix_key){tokens, 9, marks, 2}, 1);
+    tr_put(t, (struct sc_radix_key){tokens, 10, marks, 2}, 2);
+    tr_put(t, (struct sc_radix_key){tokens, 10, marks, 3}, 3);
+    sc_node tail = t->in.node;
+    sc_node marked = tr_info(t, tail).parent;
+    ck_assert_uint_eq(tr_info(t, marked).mark_count, 2);
+    struct fault fault = _i < 14 ? plant_cells(t->radix, marked, tail, _i) :
+        plant_marks(t->radix, marked, _i);
+    ck_assert_ptr_nonnull(fault.what);
+    char text[32];
+    (void)snprintf(text, sizeof text, "invariant %d,", fault.rule);
+    ck_assert_msg(sc_radix_verify(t->radix) == SC_ERR_CORRUPT, "%s was not found", fault.what);
+    ck_assert_msg(strncmp(sc_last_error()->text, text, strlen(text)) == 0, "%s: %s", fault.what,
+        sc_last_error()->text);
+    free(t->kv); /* the tree is broken: the process ends here */
+}
+END_TEST
+
 #define ADD(name) tcase_add_test(tc, name)
 
 Suite *radix_evict_suite(void)
@@ -286,6 +362,7 @@ Suite *radix_evict_suite(void)
     tc = tcase_create("verify");
     tcase_set_timeout(tc, 120);
     tcase_add_loop_test(tc, verify__finds_each_planted_fault, 0, 22);
+    tcase_add_loop_test(tc, verify__finds_each_fault_in_marks_and_tails, 0, 16);
     suite_add_tcase(s, tc);
     return s;
 }
