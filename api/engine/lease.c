@@ -207,10 +207,11 @@ static sc_status acquire_one(sc_cache *cache, const sc_request *request, sc_leas
 {
     uint32_t len_max = 0;
     SC_TRY(sc_engine_key_check(cache, &request->key, &len_max));
-    if (request->flags != 0 || request->depth > 1) {
-        return SC_FAIL(SC_ERR_UNSUPPORTED, "flags and a depth above 1 are not there yet");
+    if (request->flags != 0 || request->depth > 1 || request->hints) {
+        return SC_FAIL(SC_ERR_UNSUPPORTED, "flags, hints, a depth above 1 are not there yet");
     }
-    for (uint32_t i = 0; i < 8; i++) SC_REQUIRE(request->reserved[i] == 0);
+    SC_REQUIRE(request->reserved32 == 0 && request->external_len == 0);
+    for (uint32_t i = 0; i < 6; i++) SC_REQUIRE(request->reserved[i] == 0);
     if (request->key.token_count > cache->options.lease_token_max) {
         return SC_FAIL(SC_ERR_LIMIT, "%u tokens, lease_token_max is %u", request->key.token_count,
             cache->options.lease_token_max);
@@ -453,6 +454,33 @@ sc_status sc_lease_append(sc_cache *cache, sc_lease handle, const int32_t *token
     return status;
 }
 
+sc_status sc_lease_append_marked(sc_cache *cache, sc_lease handle, const int32_t *tokens,
+    uint32_t count, const sc_mark *marks, uint32_t mark_count)
+{
+    SC_REQUIRE(marks || mark_count == 0);
+    if (mark_count > 0) return SC_FAIL(SC_ERR_UNSUPPORTED, "marks are not there yet");
+    return sc_lease_append(cache, handle, tokens, count);
+}
+
+sc_status sc_lease_filled(sc_cache *cache, sc_lease lease, const int32_t *kv_ids,
+    uint32_t kv_count, const sc_history *history, uint32_t history_count)
+{
+    SC_REQUIRE(cache);
+    SC_REQUIRE(kv_ids || kv_count == 0);
+    SC_REQUIRE(history || history_count == 0);
+    return SC_FAIL(SC_ERR_UNSUPPORTED, "lease %u: EXTERNAL is not there yet", lease.id);
+}
+
+sc_status sc_lease_fork(sc_cache *cache, sc_lease lease, int32_t tail_kv, uint32_t count,
+    sc_lease *children_out)
+{
+    SC_REQUIRE(cache);
+    SC_REQUIRE(count > 0);
+    SC_REQUIRE(children_out);
+    SC_REQUIRE(tail_kv >= -1);
+    return SC_FAIL(SC_ERR_UNSUPPORTED, "lease %u: forks are not there yet", lease.id);
+}
+
 /* Swaps the duplicates within one span of the tree for the tree's ids. */
 static uint32_t adopt_span(sc_cache *cache, struct lease *lease, const struct sc_radix_span *span)
 {
@@ -588,4 +616,12 @@ sc_status sc_lease_release(sc_cache *cache, sc_lease handle, uint32_t len, enum 
     sc_status status = lease_release(cache, handle, len, how);
     sc_rwlock_unlock(&cache->lock);
     return status;
+}
+
+sc_status sc_lease_release_tail(
+    sc_cache *cache, sc_lease handle, uint32_t len, enum sc_release how, int32_t tail_kv)
+{
+    SC_REQUIRE(tail_kv >= -1);
+    if (tail_kv >= 0) return SC_FAIL(SC_ERR_UNSUPPORTED, "tails are not there yet");
+    return sc_lease_release(cache, handle, len, how);
 }

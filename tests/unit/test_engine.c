@@ -673,7 +673,7 @@ START_TEST(abort__launched_loses_the_leases)
     rig_aborted(&rig, &step);
     rig_verify(&rig);
     ck_assert_int_eq(rig_info(&rig, a.lease).state, SC_LEASE_LOST);
-    sc_row row = {a.lease, 32, 100, NULL, 0};
+    sc_row row = {a.lease, 32, 100, NULL, 0, 0, NULL};
     sc_status each;
     sc_batch batch;
     rig_ok(sc_step_plan(rig.cache, ++rig.step, &row, 1, 0, &batch, &each));
@@ -702,7 +702,8 @@ START_TEST(batch__refused_rows_and_the_rest_are_padded)
     rig_ok(req_try(&rig, &a, tokens, 40));
     rig_ok(req_try(&rig, &b, tokens + 100, 7));
     sc_row rows[3] = {
-        {a.lease, 0, 40, NULL, 0}, {{77, 1}, 0, 1, NULL, 0}, {b.lease, 0, 7, NULL, 0}};
+        {a.lease, 0, 40, NULL, 0, 0, NULL}, {{77, 1}, 0, 1, NULL, 0, 0, NULL},
+        {b.lease, 0, 7, NULL, 0, 0, NULL}};
     sc_batch batch;
     sc_status each[3];
     rig_ok(sc_step_plan(rig.cache, ++rig.step, rows, 3, 0, &batch, each));

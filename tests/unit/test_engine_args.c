@@ -230,6 +230,62 @@ START_TEST(sc_cache_lookup__bad_args)
 }
 END_TEST
 
+START_TEST(sc_lease_fork__bad_args)
+{
+    start(1);
+    struct req req;
+    sc_lease child = {0, 0};
+    (void)req_open(&rig, &req, tokens, 20);
+    invalid(sc_lease_fork(NULL, req.lease, -1, 1, &child));
+    invalid(sc_lease_fork(rig.cache, req.lease, -1, 0, &child));
+    invalid(sc_lease_fork(rig.cache, req.lease, -1, 1, NULL));
+    ck_assert_uint_eq(child.id, 0);
+    req_close(&rig, &req, 0, SC_RELEASE_DISCARD);
+    rig_deinit(&rig);
+}
+END_TEST
+
+START_TEST(sc_lease_filled__bad_args)
+{
+    start(1);
+    struct req req;
+    int32_t ids[20] = {0};
+    (void)req_open(&rig, &req, tokens, 20);
+    invalid(sc_lease_filled(NULL, req.lease, ids, 20, NULL, 0));
+    invalid(sc_lease_filled(rig.cache, req.lease, NULL, 20, NULL, 0));
+    invalid(sc_lease_filled(rig.cache, req.lease, ids, 20, NULL, 1));
+    req_close(&rig, &req, 0, SC_RELEASE_DISCARD);
+    rig_deinit(&rig);
+}
+END_TEST
+
+START_TEST(sc_lease_append_marked__bad_args)
+{
+    start(1);
+    struct req req;
+    (void)req_open(&rig, &req, tokens, 20);
+    invalid(sc_lease_append_marked(NULL, req.lease, tokens, 1, NULL, 0));
+    invalid(sc_lease_append_marked(rig.cache, req.lease, NULL, 1, NULL, 0));
+    invalid(sc_lease_append_marked(rig.cache, req.lease, tokens, 1, NULL, 1));
+    req_close(&rig, &req, 0, SC_RELEASE_DISCARD);
+    rig_deinit(&rig);
+}
+END_TEST
+
+START_TEST(sc_lease_release_tail__bad_args)
+{
+    start(1);
+    struct req req;
+    (void)req_open(&rig, &req, tokens, 20);
+    invalid(sc_lease_release_tail(NULL, req.lease, 0, SC_RELEASE_KEEP, -1));
+    invalid(sc_lease_release_tail(rig.cache, req.lease, 0, (enum sc_release)7, -1));
+    invalid(sc_lease_release_tail(rig.cache, req.lease, 0, SC_RELEASE_KEEP, -2));
+    rig_ok(sc_lease_release_tail(rig.cache, req.lease, 0, SC_RELEASE_DISCARD, -1));
+    req_forget(&rig, &req);
+    rig_deinit(&rig);
+}
+END_TEST
+
 START_TEST(sc_cache_acquire__bad_args)
 {
     start(1);
@@ -248,7 +304,7 @@ START_TEST(sc_cache_acquire__bad_args)
     want[count++] = SC_ERR_UNSUPPORTED;
     requests[count].depth = 2;
     want[count++] = SC_ERR_UNSUPPORTED;
-    requests[count].reserved[7] = 1;
+    requests[count].reserved[5] = 1;
     want[count++] = SC_ERR_INVALID;
     invalid(sc_cache_acquire(NULL, requests, 1, 0, leases, each));
     invalid(sc_cache_acquire(rig.cache, NULL, 1, 0, leases, each));
@@ -509,7 +565,8 @@ START_TEST(sc_step_plan__bad_args)
     start_with(&options);
     rig_ok(req_try(&rig, &a, tokens, 20));
     sc_row rows[3] = {
-        {a.lease, 0, 20, NULL, 0}, {a.lease, 0, 20, NULL, 0}, {a.lease, 0, 20, NULL, 0}};
+        {a.lease, 0, 20, NULL, 0, 0, NULL}, {a.lease, 0, 20, NULL, 0, 0, NULL},
+        {a.lease, 0, 20, NULL, 0, 0, NULL}};
     sc_status each[3];
     sc_batch batch;
     mark_unchanged();
@@ -541,21 +598,21 @@ START_TEST(sc_step_plan__bad_rows)
     static const uint32_t falling[] = {64, 48}, twice[] = {48, 48}, off_grid[] = {50},
         before[] = {32}, behind[] = {80, 112}, end_inside_page[] = {70};
     const struct { sc_row row; sc_status want; } bad[] = {
-        {{{0, 0}, 32, 64, NULL, 0}, SC_ERR_STALE},
-        {{a.lease, 0, 64, NULL, 0}, SC_ERR_MISMATCH},
-        {{a.lease, 33, 64, NULL, 0}, SC_ERR_MISMATCH},
-        {{a.lease, UINT32_MAX, 64, NULL, 0}, SC_ERR_MISMATCH},
-        {{a.lease, 32, 32, NULL, 0}, SC_ERR_INVALID},
-        {{a.lease, 32, 31, NULL, 0}, SC_ERR_INVALID},
-        {{a.lease, 32, 101, NULL, 0}, SC_ERR_INVALID},
-        {{a.lease, 32, UINT32_MAX, NULL, 0}, SC_ERR_INVALID},
-        {{a.lease, 32, 100, NULL, 1}, SC_ERR_INVALID},
-        {{a.lease, 32, 100, falling, 2}, SC_ERR_INVALID},
-        {{a.lease, 32, 100, twice, 2}, SC_ERR_INVALID},
-        {{a.lease, 32, 100, off_grid, 1}, SC_ERR_INVALID},
-        {{a.lease, 32, 100, before, 1}, SC_ERR_INVALID},
-        {{a.lease, 32, 100, behind, 2}, SC_ERR_INVALID},
-        {{a.lease, 32, 70, end_inside_page, 1}, SC_ERR_INVALID},
+        {{{0, 0}, 32, 64, NULL, 0, 0, NULL}, SC_ERR_STALE},
+        {{a.lease, 0, 64, NULL, 0, 0, NULL}, SC_ERR_MISMATCH},
+        {{a.lease, 33, 64, NULL, 0, 0, NULL}, SC_ERR_MISMATCH},
+        {{a.lease, UINT32_MAX, 64, NULL, 0, 0, NULL}, SC_ERR_MISMATCH},
+        {{a.lease, 32, 32, NULL, 0, 0, NULL}, SC_ERR_INVALID},
+        {{a.lease, 32, 31, NULL, 0, 0, NULL}, SC_ERR_INVALID},
+        {{a.lease, 32, 101, NULL, 0, 0, NULL}, SC_ERR_INVALID},
+        {{a.lease, 32, UINT32_MAX, NULL, 0, 0, NULL}, SC_ERR_INVALID},
+        {{a.lease, 32, 100, NULL, 1, 0, NULL}, SC_ERR_INVALID},
+        {{a.lease, 32, 100, falling, 2, 0, NULL}, SC_ERR_INVALID},
+        {{a.lease, 32, 100, twice, 2, 0, NULL}, SC_ERR_INVALID},
+        {{a.lease, 32, 100, off_grid, 1, 0, NULL}, SC_ERR_INVALID},
+        {{a.lease, 32, 100, before, 1, 0, NULL}, SC_ERR_INVALID},
+        {{a.lease, 32, 100, behind, 2, 0, NULL}, SC_ERR_INVALID},
+        {{a.lease, 32, 70, end_inside_page, 1, 0, NULL}, SC_ERR_INVALID},
     };
     sc_lease_info lease_before = rig_info(&rig, a.lease);
     sc_room room_before = rig_room(&rig);
@@ -875,6 +932,10 @@ static void add_calls(TCase *tc)
     tcase_add_test(tc, sc_namespace_close__bad_args);
     tcase_add_test(tc, sc_cache_lookup__bad_args);
     tcase_add_test(tc, sc_cache_acquire__bad_args);
+    tcase_add_test(tc, sc_lease_fork__bad_args);
+    tcase_add_test(tc, sc_lease_filled__bad_args);
+    tcase_add_test(tc, sc_lease_append_marked__bad_args);
+    tcase_add_test(tc, sc_lease_release_tail__bad_args);
     tcase_add_test(tc, sc_cache_acquire__each_allocation_fails);
     tcase_add_test(tc, sc_cache_acquire__full_pool);
     tcase_add_test(tc, sc_cache_poll__bad_args);

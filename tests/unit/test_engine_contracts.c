@@ -298,8 +298,8 @@ START_TEST(contract_7__refused_rows_are_minus_one)
     start(1);
     rig_ok(req_try(&rig, &a, tokens, 20));
     rig_ok(req_try(&rig, &b, tokens, 20));
-    sc_row rows[4] = {{a.lease, 1, 20, NULL, 0}, {b.lease, 0, 21, NULL, 0},
-        {b.lease, 0, 20, NULL, 0}, {b.lease, 0, 20, NULL, 0}};
+    sc_row rows[4] = {{a.lease, 1, 20, NULL, 0, 0, NULL}, {b.lease, 0, 21, NULL, 0, 0, NULL},
+        {b.lease, 0, 20, NULL, 0, 0, NULL}, {b.lease, 0, 20, NULL, 0, 0, NULL}};
     sc_status each[4];
     sc_batch batch;
     rig_ok(sc_step_plan(rig.cache, ++rig.step, rows, 4, 0, &batch, each));

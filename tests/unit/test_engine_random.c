@@ -45,7 +45,7 @@ START_TEST(random__pure_recurrent_models_have_no_kv)
     rig_init(&rig, &options);
     struct req req;
     ck_assert_uint_eq(req_open(&rig, &req, tokens, 50), 0);
-    sc_row row = {req.lease, 0, 50, NULL, 0};
+    sc_row row = {req.lease, 0, 50, NULL, 0, 0, NULL};
     sc_batch batch;
     sc_status each;
     rig_ok(sc_step_plan(rig.cache, 1, &row, 1, 0, &batch, &each));

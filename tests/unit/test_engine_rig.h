@@ -483,8 +483,8 @@ static inline void rig_plan(struct rig *rig, struct rig_step *step)
     sc_row rows[RIG_ROWS];
     for (uint32_t i = 0; i < step->count; i++) {
         const struct rig_row *row = &step->rows[i];
-        rows[i] = (sc_row){row->req->lease, rig_info(rig, row->req->lease).len, row->to,
-            row->points, row->point_count};
+        rows[i] = (sc_row){.lease = row->req->lease, .from = rig_info(rig, row->req->lease).len,
+            .to = row->to, .points = row->points, .point_count = row->point_count};
     }
     step->number = ++rig->step;
     rig_ok(sc_step_plan(rig->cache, step->number, rows, step->count, 0, &step->batch, step->each));

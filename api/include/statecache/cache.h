@@ -12,14 +12,20 @@
  * `sc_cache_drain` when the cache lets go of it.
  *
  *   acquire --no room--> nothing is held
+ *      |- EXTERNAL ------> WAITING --filled--> READY
  *      '-----------------> READY
- *   READY --plan--> RUNNING --commit--> READY
+ *   READY --plan--> RUNNING (1 to depth steps out) --last commit--> READY
  *   RUNNING --abort, launched--> LOST --release--> gone;   abort, not launched: as if never planned
- *   READY --release--> gone;    RUNNING --release--> DRAINING --commit or abort--> gone
+ *   any --release--> gone, or with steps out: DRAINING --last commit or abort--> gone
  *
  * Kernels read a snapshot in place (source slot) and write the working slot (destination): a hit
  * copies nothing. When a row ends where a state is to be saved, its working slot is *frozen*: it
  * becomes the snapshot, and the next step reads it and writes a fresh slot.
+ *
+ * Several steps in flight. A step may be planned before the one before it is committed, up to
+ * `depth_max` of them. A row then starts where the lease's rows in flight end (`issued_len`), and
+ * may process one token that the step before is about to sample: it is appended later, before its
+ * step is committed. Steps may be committed in any order, but those of one lease in theirs.
  *
  * Exactness. Resuming gives the bits of not having stopped (design contract 10) for a cold run with
  * the same history: the same non-grid cuts and the same runs of prefill and decode.
@@ -30,7 +36,7 @@
  * over I/O or device calls). Decisions are a pure function of the sequence of mutating calls
  * (contract 18).
  *
- * Not yet here: several steps in flight, marks, tails inside a page, forks, lower tiers. */
+ * Not yet here: lower tiers. */
 #ifndef STATECACHE_CACHE_H
 #define STATECACHE_CACHE_H
 
@@ -75,13 +81,23 @@ typedef struct sc_cache_options {
                                 * was used */
     bool keep_cuts;            /* true: never cut a row back to the grid */
     const sc_allocator *allocator; /* NULL: default */
+    uint32_t depth_max;        /* steps in flight at most, 1 to SC_DEPTH_MAX; default 1 */
+    uint32_t draft_max;        /* drafts of one row at most; 0: none (then no draft rows) */
+    /* true: PROMPT_END and END save inside a page, too: a tail, which owns its partial page */
+    bool tails;
+    /* NULL, or told of each mutating call and what it decided, as a record of its own
+     * (statecache/experimental.h replays them). Called under the cache's lock, after the call has
+     * taken effect: must not call the cache. The bytes are the callback's until it returns. */
+    void (*record)(void *ctx, const void *bytes, size_t count);
+    void *record_ctx;
 } sc_cache_options;
+#define SC_DEPTH_MAX 4
 #define SC_CACHE_OPTIONS_INIT                                                                      \
     {sizeof(sc_cache_options), NULL, NULL, 1, false, 256, 256, 1024, 1u << 20, 0, 0,               \
-        SC_SAVE_DEFAULT, 0, false, NULL}
+        SC_SAVE_DEFAULT, 0, false, NULL, 1, 0, false, NULL, NULL}
 
-/** A limit of 0 (rows, saves, leases, tokens of a lease) means its default. `struct_size` may be
- * that of an older version: what lies beyond takes its default; a larger one is refused.
+/** A limit of 0 (rows, saves, leases, tokens of a lease, depth) means its default. `struct_size`
+ * may be that of an older version: what lies beyond takes its default; a larger one is refused.
  * Errors: SC_ERR_INVALID, SC_ERR_BUSY (a pool is used by another cache or has slots taken),
  * SC_ERR_OVERFLOW (grid), SC_ERR_NO_MEMORY. On error nothing is held. */
 SC_API sc_status sc_cache_create(const sc_cache_options *options, sc_cache **cache_out);
@@ -101,7 +117,8 @@ SC_API sc_status sc_namespace_close(sc_cache *cache, sc_namespace ns);
 typedef struct sc_key {
     sc_namespace ns;
     const int32_t *tokens;
-    /* marks are not there yet: mark_count must be 0 (SC_ERR_UNSUPPORTED) */
+    /* strictly ascending, before token_count. A prefix is shared up to the page of the first mark
+     * in which two keys differ */
     const sc_mark *marks;
     uint32_t token_count, mark_count;
     /* longest prefix to resume; 0: token_count - 1, since logits need one token */
@@ -134,14 +151,16 @@ enum {
 };
 
 typedef struct sc_answer {
-    /* tokens whose KV is there, in whole pages; without_kv: as state_len */
+    /* tokens whose KV is there, in whole pages (state_len may be more: a tail); without_kv: as
+     * state_len */
     uint32_t kv_len;
     uint32_t branch_len;                 /* grid point worth saving, 0 if none */
     /* longest resumable prefix by tier (device only, for now) */
     uint32_t state_len[SC_TIER_COUNT];
     uint64_t restore_ns[SC_TIER_COUNT];
-    uint32_t pending_len;                /* 0 for now */
-    sc_step pending_step;
+    /* a lease is computing this prefix, longer than state_len, and means to save it; 0: none */
+    uint32_t pending_len;
+    sc_step pending_step;                /* the step in flight that does; 0: not planned yet */
     sc_reason reason;                    /* why not more */
     /* of this item: SC_OK, SC_ERR_STALE (namespace), SC_ERR_INVALID, ... */
     sc_status status;
@@ -153,13 +172,46 @@ typedef struct sc_answer {
 SC_API sc_status sc_cache_lookup(const sc_cache *cache, const sc_key *keys, uint32_t count,
     sc_answer *answers_out);
 
+/** What the scheduler knows of a request. All zeros: nothing. The hints of a lease go with the
+ * snapshots that it saves and are read with sc_lease_info_get; what is evicted first does not look
+ * at them yet. */
+typedef struct sc_hints {
+    /* positions in the prompt where others will branch off, ascending: saved where they are on the
+     * grid, else at the grid point before */
+    const uint32_t *breakpoints;
+    uint32_t breakpoint_count; /* SC_BREAKPOINTS_MAX at most */
+    uint32_t flags;            /* SC_HINT_ */
+    uint64_t pin_until_ns;     /* keep until then */
+    uint64_t ttl_ns;           /* not worth keeping this long after its last use; 0: not known */
+    int32_t priority;          /* higher: keep longer */
+    uint32_t class_id;         /* kind of request, as the scheduler sees it */
+} sc_hints;
+#define SC_BREAKPOINTS_MAX 16
+enum {
+    SC_HINT_CONTINUES = 1, /* the conversation will go on */
+    SC_HINT_OVER = 2       /* it will not */
+};
+
+enum {
+    /* The state up to `external_len` comes from elsewhere (a prefill node): unless a hit reaches as
+     * far, the lease is WAITING with a working slot that the engine fills (sc_lease_filled). */
+    SC_REQUEST_EXTERNAL = 1,
+    /* For kernels that work in place: source and destination of a row are one slot, and the block
+     * says what has to be copied there first (at_copy_from, at_copy_to). */
+    SC_REQUEST_COPY = 2
+};
+
 /** Frozen: passed in arrays. */
 typedef struct sc_request {
     sc_key key;
     uint64_t deadline_ns;     /* for restores; not used yet */
-    uint32_t flags;           /* 0 */
-    uint32_t depth;           /* steps in flight; 0 or 1 */
-    uint64_t reserved[8];     /* 0 */
+    uint32_t flags;           /* SC_REQUEST_ */
+    uint32_t depth;           /* steps in flight with this lease at most; 0: 1 */
+    const sc_hints *hints;    /* NULL: none; read during the call */
+    /* EXTERNAL: tokens that the engine brings, 1 .. token_count; else 0 */
+    uint32_t external_len;
+    uint32_t reserved32;      /* 0 */
+    uint64_t reserved[6];     /* 0 */
 } sc_request;
 
 /** Takes a lease on each request: pins its hit, copies its tokens, takes a working slot (evicting
@@ -171,7 +223,7 @@ SC_API sc_status sc_cache_acquire(sc_cache *cache, const sc_request *requests, u
     uint64_t now_ns, sc_lease *leases_out, sc_status *each_out);
 
 typedef enum sc_lease_state {
-    SC_LEASE_WAITING = 1, /* a lower tier is being read; does not happen yet */
+    SC_LEASE_WAITING = 1, /* the engine is filling its slot (EXTERNAL) */
     SC_LEASE_READY = 2,
     SC_LEASE_RUNNING = 3,
     SC_LEASE_LOST = 4,
@@ -202,7 +254,17 @@ typedef struct sc_lease_info {
     int32_t working_slot;    /* slot that the next step writes */
     int32_t source_slot;     /* slot that the next step reads; 0: zero state */
     int32_t extra_slot;      /* -1: none */
-    uint32_t kv_page_count;  /* pages whose ids the lease reads: hit and handed in */
+    uint32_t kv_page_count;  /* whole pages whose ids the lease reads: hit and handed in */
+    /* where the next row starts: `len` and what is in flight. The two differ while drafts are in
+     * flight whose acceptance is not known: at least, at most */
+    uint32_t issued_len, issued_len_max;
+    uint32_t steps_out;      /* steps in flight that name the lease */
+    /* KV id of the partial page of a tail that was resumed (or forked from), -1: none. It is the
+     * tail's, and stays until the first commit: the lease goes on in a copy of it */
+    int32_t tail_kv;
+    uint32_t flags;          /* SC_REQUEST_ */
+    sc_hints hints;          /* of the request; breakpoints: NULL */
+    sc_hints resume_hints;   /* of the lease that saved the hit; breakpoints: NULL */
 } sc_lease_info;
 /** SC_ERR_STALE. Threads: any. */
 SC_API sc_status sc_lease_info_get(const sc_cache *cache, sc_lease lease, sc_lease_info *info_out);
@@ -236,14 +298,51 @@ SC_API sc_status sc_lease_adopt(sc_cache *cache, sc_lease lease, uint32_t *count
  * DRAINING), SC_ERR_LIMIT, SC_ERR_NO_MEMORY: nothing was added. */
 SC_API sc_status sc_lease_append(
     sc_cache *cache, sc_lease lease, const int32_t *tokens, uint32_t count);
+/** The same with marks (an image in the next message): strictly ascending, `at` counted as in the
+ * key, within the tokens that are added. SC_ERR_INVALID. */
+SC_API sc_status sc_lease_append_marked(sc_cache *cache, sc_lease lease, const int32_t *tokens,
+    uint32_t count, const sc_mark *marks, uint32_t mark_count);
 
-/** One row of a step: tokens [from, to) of a lease. Frozen. */
+/** The engine has filled the working slot of a WAITING lease with the state after `external_len`
+ * tokens, and its KV: `kv_ids` has the id of each whole page (without_kv: none), which becomes the
+ * cache's. `history`: how that was computed, ascending, ends at external_len; NULL: one prefill.
+ * The lease is READY. Where external_len is the prompt's end, and SC_SAVE_PROMPT_END is set, the
+ * state is saved at once if there is room. SC_ERR_STALE, SC_ERR_STATE (not WAITING),
+ * SC_ERR_INVALID, SC_ERR_MISMATCH (counts), SC_ERR_NO_MEMORY: nothing changed. */
+SC_API sc_status sc_lease_filled(sc_cache *cache, sc_lease lease, const int32_t *kv_ids,
+    uint32_t kv_count, const sc_history *history, uint32_t history_count);
+
+/** `count` more leases at the committed length of a READY one: parallel samples, beams. The state
+ * there becomes a snapshot, which all of them read, and each gets a working slot; nothing is
+ * copied. The children know the tokens, limits, flags and hints of their parent. Inside a page,
+ * `tail_kv` is the id of the parent's partial page: it becomes the snapshot's, and parent and
+ * children go on in copies of it (`tail_kv` of their info); else (at a page's end, without KV, at
+ * length 0, or where the parent stands on a snapshot already) it is -1.
+ * All or nothing: SC_ERR_STALE, SC_ERR_INVALID (count 0, tail_kv), SC_ERR_STATE (not READY),
+ * SC_ERR_NO_SLOT, SC_ERR_LIMIT (lease_max), SC_ERR_NO_MEMORY, SC_ERR_BUSY (the state cannot be put
+ * into the tree: another history is in use there, or token_max): nothing changed. */
+SC_API sc_status sc_lease_fork(sc_cache *cache, sc_lease lease, int32_t tail_kv, uint32_t count,
+    sc_lease *children_out);
+
+/** One row of a step: tokens [from, to) of a lease. Frozen.
+ *
+ * Drafts (speculative decoding): the last tokens of the row may turn out to be wrong. `draft_count`
+ * says how many are packed, and the row's result says where it really ended: `to - draft_count` to
+ * `to`. They are not the lease's tokens (append what was accepted, before the commit). A row
+ * with drafts is of decode form, from the prompt's end on. While it is in flight, the next row of
+ * the lease has `from` = issued_len (nothing accepted), `to` = issued_len_max + its own tokens.
+ * Of a tree of drafts, `parents[d]` is the draft that draft d follows, < d, -1: the row's last
+ * certain token; `to` is then what the deepest branch would give. */
 typedef struct sc_row {
     sc_lease lease;
-    uint32_t from, to;       /* from: the committed length; to: <= token_count */
+    /* from: issued_len. to: <= token_count; one token more of a lease in flight; drafts come on
+     * top */
+    uint32_t from, to;
     /* positions to save, ascending, in (from, to]: on the grid, or == to on a page end */
     const uint32_t *points;
     uint32_t point_count;
+    uint32_t draft_count;    /* <= draft_max */
+    const int32_t *parents;  /* [draft_count]; NULL: each follows the one before */
 } sc_row;
 
 /** One step as a flat block of `int32`, laid out the same way in every step of a cache, so that one
@@ -251,7 +350,8 @@ typedef struct sc_row {
  * Rows keep the caller's index; rows that were refused, and those beyond `row_count`, are padded:
  * zero tokens, slots and `decode` -1, position, end and `freeze` 0. Saves are padded with -1. */
 typedef struct sc_batch {
-    const int32_t *block;    /* borrowed: valid until the next plan */
+    /* borrowed: valid until the step has ended, and at least until the next plan */
+    const int32_t *block;
     uint32_t block_words;
     uint32_t row_max, save_max;       /* as given at creation: the arrays' lengths */
     uint32_t row_count, save_count, token_count;
@@ -265,13 +365,27 @@ typedef struct sc_batch {
     /* [row_max] 1: decode form, one token; 0: chunk form; -1: no row */
     uint32_t at_decode;
     /* [row_max] 1: the destination becomes a snapshot when committed */
-    uint32_t at_freeze;
-    uint32_t at_save_row;        /* [save_max] row of each prefill save */
-    uint32_t at_save_position;   /* [save_max] absolute position, on the grid */
-    uint32_t at_save_slot;       /* [save_max] slot that the chunk kernel writes */
+    uint32_t at_freeze;          /* ... 2: a tail, inside a page: see sc_result */
+    uint32_t at_save_row;        /* [save_max] row of each save */
+    /* [save_max] absolute position: on the grid; of a row with drafts, or of uncertain position: a
+     * page end, to be written if the row's true range (from, len] has it */
+    uint32_t at_save_position;
+    uint32_t at_save_slot;       /* [save_max] slot that the kernel writes */
     uint32_t at_row_count;       /* [1] row_count */
     uint32_t at_save_count;      /* [1] */
     uint32_t at_token_count;     /* [1] */
+    /* [row_max] the row starts where row `at_accepted` of an earlier plan really ends, and its
+     * position and end here are lower and upper bound; -1: they are certain */
+    uint32_t at_accepted;
+    /* [row_max] ... of how many plans ago (aborted ones not counted); 0 */
+    uint32_t at_accepted_back;
+    uint32_t at_draft_count;     /* [row_max] drafts at the row's end; -1: no row */
+    /* [row_max * draft_max] index within its row of the token that each draft follows; -1: no
+     * draft */
+    uint32_t at_parent;
+    uint32_t at_copy_from;       /* [row_max] copy this slot (0: zeros) ... */
+    uint32_t at_copy_to;         /* [row_max] ... to this one, before the forward; -1: no copy */
+    uint32_t draft_max;
 } sc_batch;
 
 /** Plans one forward: picks sources, destinations and saves. A row is decode if it is one token at
@@ -280,12 +394,16 @@ typedef struct sc_batch {
  * where pages are larger), unless its last point is `to` or `keep_cuts` is set: so no cut enters
  * the history. A position is saved once, for the first of PROMPT_END, BRANCH, DECODE, POINT that
  * names it. A save that finds no room is skipped and counted.
+ * Rows with drafts, and rows behind them, save at decode positions by slots in the save list; they
+ * do not freeze.
  * SC_OK means that the step is in flight, also if every row was refused: commit or abort it.
- * `each_out[i]`: SC_OK; SC_ERR_STALE; SC_ERR_STATE (not READY); SC_ERR_LOST; SC_ERR_MISMATCH
- * (`from` is not the committed length); SC_ERR_INVALID (empty row, `to` out of range, bad points, a
- * lease named twice); SC_ERR_OVERFLOW (the step would have more than 2^31 - 1 tokens).
+ * `each_out[i]`: SC_OK; SC_ERR_STALE; SC_ERR_STATE (WAITING, DRAINING, or as many steps out as the
+ * lease's depth); SC_ERR_LOST; SC_ERR_MISMATCH (`from` is not issued_len); SC_ERR_INVALID (empty
+ * row, `to` out of range, bad points or parents, drafts in the prompt, a lease named twice);
+ * SC_ERR_LIMIT (draft_max, lease_token_max); SC_ERR_OVERFLOW (the step would have more than
+ * 2^31 - 1 tokens).
  * Errors of the call (nothing is planned): SC_ERR_INVALID (null, no rows, step not increasing),
- * SC_ERR_BUSY (a step is in flight), SC_ERR_LIMIT (count > row_max).
+ * SC_ERR_BUSY (depth_max steps are in flight), SC_ERR_LIMIT (count > row_max).
  * Cost: O(rows + saves + block); never allocates. */
 SC_API sc_status sc_step_plan(sc_cache *cache, sc_step step, const sc_row *rows, uint32_t count,
     uint64_t now_ns, sc_batch *batch_out, sc_status *each_out);
@@ -293,25 +411,33 @@ SC_API sc_status sc_step_plan(sc_cache *cache, sc_step step, const sc_row *rows,
 /** What a row really did. Frozen. */
 typedef struct sc_result {
     sc_lease lease;
-    uint32_t len;             /* true length after the step: the end that was granted */
+    /* true length after the step: the end that was granted; with drafts: what was accepted. At most
+     * the lease's token_count */
+    uint32_t len;
     /* ids (>= 0) of the pages that this row completed, in order. An id that the cache has may not
      * be handed in again before it was drained: it would come back twice */
     const int32_t *kv_ids;
-    uint32_t kv_count;        /* floor(len / page) - floor(from / page); without_kv: 0 */
+    /* floor(len / page) - floor(from / page); without_kv: 0. Of a row with `freeze` 2 perhaps one
+     * more, of the partial page: it is the tail's then, and the lease goes on in a copy of it */
+    uint32_t kv_count;
 } sc_result;
 
 /** The step has finished on the device: publishes its saves, moves the leases on.
- * Results name every row that was granted (also of leases released meanwhile), in any order. All or
- * nothing: on any error nothing changed and the step is still in flight. SC_ERR_NOT_FOUND (no such
- * step), SC_ERR_INVALID (also: a row without a result), SC_ERR_MISMATCH (a length or KV count that
- * does not fit), SC_ERR_STALE (a lease that is not in the step), SC_ERR_NO_MEMORY (retry or abort).
+ * Results name every row that was granted (also of leases released or lost meanwhile), in any
+ * order. All or nothing: on any error nothing changed and the step is still in flight.
+ * SC_ERR_NOT_FOUND (no such step), SC_ERR_INVALID (also: a row without a result), SC_ERR_MISMATCH
+ * (a length or KV count that does not fit), SC_ERR_STATE (an earlier step of the lease is still in
+ * flight), SC_ERR_STALE (a lease that is not in the step), SC_ERR_NO_MEMORY (retry or abort).
+ * Results of a lease that is LOST, or of one that was released before its token was known, are
+ * discarded: their ids go to the drain list.
  * Saves that the index cannot take (one exists, another history is in use, token_max, memory) are
  * skipped and counted. `each_out` (may be NULL) says what was wrong with which result. */
 SC_API sc_status sc_step_commit(sc_cache *cache, sc_step step, const sc_result *results,
     uint32_t count, sc_status *each_out);
 /** Gives the step up. Not launched: as if never planned, and its number may be planned again (what
- * was evicted to find room stays evicted). Launched: it has ended, outcome unknown: its leases are
- * LOST and its saves discarded. SC_ERR_NOT_FOUND. Never allocates. */
+ * was evicted to find room stays evicted); only the newest step (SC_ERR_STATE). Launched: it has
+ * ended, outcome unknown: its leases are LOST and its saves discarded; so will be what other steps
+ * in flight do for these leases. SC_ERR_NOT_FOUND. Never allocates. */
 SC_API sc_status sc_step_abort(sc_cache *cache, sc_step step, bool launched);
 
 enum sc_release { SC_RELEASE_DISCARD = 0, SC_RELEASE_KEEP = 1 };
@@ -326,6 +452,11 @@ enum sc_release { SC_RELEASE_DISCARD = 0, SC_RELEASE_KEEP = 1 };
  * (DRAINING). */
 SC_API sc_status sc_lease_release(
     sc_cache *cache, sc_lease lease, uint32_t len, enum sc_release how);
+/** The same with the id of the lease's partial page, so that an end inside a page can be kept as a
+ * tail. The id becomes the cache's (and is drained at once if there is nothing to keep it for);
+ * -1: none. SC_ERR_INVALID: an id where the length has no partial page, or without KV. */
+SC_API sc_status sc_lease_release_tail(
+    sc_cache *cache, sc_lease lease, uint32_t len, enum sc_release how, int32_t tail_kv);
 
 /** Completions of transfers. There are no lower tiers yet: poll finds none, and apply accepts only
  * an empty list (SC_ERR_NOT_FOUND otherwise). */
@@ -359,7 +490,9 @@ enum {
     SC_SKIP_HISTORY = 2,
     SC_SKIP_LIMIT = 3,
     SC_SKIP_ABORTED = 4,
-    SC_SKIP_COUNT = 5
+    SC_SKIP_NO_TAIL = 5,  /* inside a page, without the id of the partial page */
+    SC_SKIP_REJECTED = 6, /* a position among drafts that was not reached */
+    SC_SKIP_COUNT = 7
 };
 enum { SC_EVICT_FOR_SLOT = 0, SC_EVICT_ASKED = 1, SC_EVICT_WITH_KV = 2, SC_EVICT_SUPERSEDED = 3,
     SC_EVICT_PATH_CAP = 4, SC_EVICT_HISTORY = 5, SC_EVICT_CLOSED = 6, SC_EVICT_COUNT = 7 };
@@ -378,6 +511,9 @@ typedef struct sc_cache_stats {
     /* KV ids handed in; drained */
     uint64_t pages_evicted, pages_duplicate, pages_adopted, pages_in, pages_out;
     uint64_t leases_alive, snapshots_alive, nodes, tokens_cached;
+    uint64_t forked;            /* children, counted in `acquired` too */
+    uint64_t rows_discarded;    /* results of lost leases, or that came too late */
+    uint64_t tails_alive, drafts, drafts_accepted;
 } sc_cache_stats;
 /** Fills `stats_out->struct_size` bytes. */
 SC_API sc_status sc_cache_stats_get(const sc_cache *cache, sc_cache_stats *stats_out);
