@@ -150,7 +150,8 @@ struct record {
     bool dead;           /* an answer showed that it is not there; an attempt revives it */
     bool used;           /* a lease resumed from it */
     bool pinned, was_dead; /* during records_before_evict .. records_after_evict */
-    uint64_t last_use;   /* operation that saved or resumed it */
+    /* Operation that saved or resumed it; `most` if it went and came again within one commit. */
+    uint64_t last_use, last_use_most;
 };
 
 /* A token sequence whose KV may be in the index: an upper bound for kv_len. */

@@ -103,6 +103,7 @@ bool record_attempt(struct world *w, uint32_t ns, const int32_t *tokens, uint32_
         record->used = false;
         record->last_use = w->step;
     }
+    record->last_use_most = w->step;
     bool known = false;
     for (uint32_t i = 0; i < min_u32(record->stamp_count, STAMPS_MAX); i++) {
         known = known || record->stamp[i] == stamp;
@@ -132,7 +133,7 @@ void record_use(struct world *w, uint32_t ns, const int32_t *tokens, uint32_t le
 {
     struct record *record = record_find(w, ns, tokens, len);
     record->used = true;
-    record->last_use = w->step;
+    record->last_use = record->last_use_most = w->step;
 }
 
 /* One that is not there any more was evicted. */
@@ -178,8 +179,8 @@ void records_after_evict(struct world *w)
         CHECK(w, !record->dead || !record->pinned, "a pinned snapshot at %u was evicted",
             record->len);
         if (record->dead && record->last_use > newest_gone) newest_gone = record->last_use;
-        if (!record->dead && !record->pinned && record->last_use < oldest_left) {
-            oldest_left = record->last_use;
+        if (!record->dead && !record->pinned && record->last_use_most < oldest_left) {
+            oldest_left = record->last_use_most;
         }
     }
     CHECK(w, newest_gone <= oldest_left, "a snapshot used at %u went, one used at %u stays",

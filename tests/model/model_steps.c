@@ -267,7 +267,7 @@ static uint64_t skipped_sum(const sc_cache_stats *stats)
     return sum;
 }
 
-/* Positions that a row must save: what was asked for, the prompt's end, the branch point, decode. */
+/* Positions that a row must save: points, the prompt's end, the branch point, decode. */
 static uint32_t wanted_saves(const struct world *w, const sc_row *asked, const struct m_row *row,
     uint32_t *wanted)
 {
