@@ -3,8 +3,8 @@
  *
  * One compressed tree per space; the root is a node that no caller sees. A node is a run of whole
  * pages [start, end) and ends where a snapshot stands, where paths part, where the history changes,
- * before a page with marks, or where storage had to be cut. It names its run in shared storage (radix_store.c), so that a
- * split moves two numbers and copies nothing:
+ * before a page with marks, or where storage had to be cut. It names its run in shared storage
+ * (radix_store.c), so that a split moves two numbers and copies nothing:
  *
  *   storage        | t0 t1 t2 t3 t4 t5 t6 t7 | ...            one chunk, counted by unit
  *
@@ -23,10 +23,10 @@
  *                      `-- T [8,11) snapshot 9
  *
  * Invariants; sc_radix_verify cites them:
- *  (1) A child starts where its parent ends; every run is a positive number of whole pages, or, of a
- *      tail, less than one page.
- *  (2) Children of a node differ in the tokens or marks of their first page (a tail: in all it has).
- *      The index holds each node exactly once, under its parent and these.
+ *  (1) A child starts where its parent ends; every run is a positive number of whole pages, or, of
+ *      a tail, less than one page.
+ *  (2) Children of a node differ in the tokens or marks of their first page (a tail: of all it
+ *      has). The index holds each node exactly once, under its parent and these.
  *  (3) Sibling lists are doubly linked and child_count is their length.
  *  (4) A node belongs to its root's space, and every live node is reached from one root.
  *  (5) A storage unit counts the nodes that touch it, and the cursor that stands in it.

@@ -257,8 +257,9 @@ static uint32_t deepest_sibling(const struct sc_radix *r, uint32_t parent,
 {
     uint32_t best = 0;
     struct rx_first first = *most;
-    for (uint32_t id = rx_node(r, parent)->first_child; id != 0; id = rx_node(r, id)->next_sibling) {
-        const struct rx_node *node = rx_node(r, id);
+    const struct rx_node *node = NULL;
+    for (uint32_t id = rx_node(r, parent)->first_child; id != 0; id = node->next_sibling) {
+        node = rx_node(r, id);
         if (!(node->flags & RX_TAIL) || node->len > most->len) continue;
         if (best != 0 && node->len <= rx_node(r, best)->len) continue;
         first.len = node->len;

@@ -77,7 +77,7 @@ static sc_status end_check(const struct sc_radix *r, const struct sc_radix_inser
 {
     if (in->token_count % r->page == 0) return SC_OK;
     if (in->save_count == 0 || in->saves[in->save_count - 1].len != in->token_count) {
-        return SC_FAIL(SC_ERR_INVALID, "%u tokens are not whole pages of %u, and no save ends there",
+        return SC_FAIL(SC_ERR_INVALID, "%u tokens are not whole pages of %u, and no save is there",
             in->token_count, r->page);
     }
     if (in->token_count > UINT32_MAX - r->page) {
@@ -197,9 +197,11 @@ static sc_status reserve(struct sc_radix *r, const struct sc_radix_insert *in,
     if (added > 0 && !rx_store_alloc(r, rx_pages(r, added) * r->page)) {
         return SC_FAIL(SC_ERR_NO_MEMORY, "no memory for %u tokens", added);
     }
-    uint64_t nodes = (uint64_t)in->save_count + in->run_count + in->mark_count +
-        r->store.piece_count + 3;
-    if (!rx_cells_reserve(r, (uint64_t)in->mark_count + 1) || !rx_nodes_reserve(r, nodes) || !rx_index_reserve(r, nodes) ||
+    uint64_t marks = in->mark_count; /* of the new part; each may start a node */
+    while (marks > 0 && in->marks[in->mark_count - marks].at < plan->prefix) marks--;
+    uint64_t nodes = in->save_count + in->run_count + marks + r->store.piece_count + 3;
+    if (!rx_cells_reserve(r, marks + 1) || !rx_nodes_reserve(r, nodes) ||
+        !rx_index_reserve(r, nodes) ||
         !rx_order_reserve(r, RX_KV, r->leaf_count + 1) ||
         !rx_order_reserve(r, RX_STATE, r->snapshot_count + in->save_count)) {
         rx_store_abandon(r);

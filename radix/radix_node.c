@@ -150,7 +150,7 @@ uint32_t rx_tail_cells(const struct sc_radix *r, const struct rx_node *node)
     return cell;
 }
 
-/* The cell of a length below `parent`, or where it belongs: `*prev_out` is the cell before, or 0. */
+/* The cell of a length below `parent`, or 0; `*prev_out` is the one before its place, or 0. */
 static uint32_t length_find(const struct sc_radix *r, uint32_t parent, uint32_t len,
     uint32_t *prev_out)
 {

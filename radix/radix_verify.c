@@ -100,7 +100,8 @@ static sc_status verify_run(struct recount *c, uint32_t id)
     const struct rx_chunk *chunk = &s->chunks[node->chunk];
     CHECK(5, id, node->tokens >= chunk->tokens);
     uint32_t pos = rx_pos(r, node);
-    CHECK(5, id, (uint64_t)pos + rx_pages(r, node->len) * r->page <= (uint64_t)chunk->unit_count * s->unit_tokens);
+    uint64_t room = (uint64_t)chunk->unit_count * s->unit_tokens;
+    CHECK(5, id, (uint64_t)pos + (uint64_t)rx_pages(r, node->len) * r->page <= room);
     CHECK(5, id, pos % r->page == 0);
     for (uint32_t unit = pos / s->unit_tokens; unit <= (pos + node->len - 1) / s->unit_tokens;
          unit++) {

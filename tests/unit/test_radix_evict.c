@@ -268,8 +268,8 @@ START_TEST(verify__finds_each_planted_fault)
 }
 END_TEST
 
-/* Plants fault number `i` in a tree of pages of four, where `marked` has two marks in its first page
- * and `tail` hangs below it beside two other tails. */
+/* Plants fault number `i` in a tree of pages of four, where `marked` has two marks in its first
+ * page and `tail` hangs below it beside two other tails. */
 static struct fault plant_cells(struct sc_radix *r, sc_node marked, sc_node tail, int i)
 {
     struct rx_node *node = rx_node(r, marked);

@@ -567,7 +567,7 @@ static void run_model(uint64_t seed, uint32_t page, uint32_t steps)
         while (f->m.count > 400) step_evict(f, t, true);
         if (tr_stats(t).kv_evictable_tokens == 0) step_unlock(f, t);
     }
-    (void)fprintf(stderr, "%u hits (%u of tails), %u misses, %u tails, conflicts %u (%u of tails)\n",
+    (void)fprintf(stderr, "%u hits (%u tails), %u misses, %u tails, conflicts %u (%u of tails)\n",
         f->hits, f->tail_hits, f->misses, f->tails, f->conflicts, f->tail_conflicts);
     ck_assert_uint_gt(f->hits, steps / 50);
     ck_assert_uint_gt(f->misses, steps / 50);

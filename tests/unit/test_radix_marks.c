@@ -143,7 +143,7 @@ START_TEST(marks__a_page_with_marks_starts_a_node)
     ck_assert_uint_eq(count, 2);
     ck_assert_mem_eq(marks, key.marks, sizeof marks);
     char *text = tr_dump(t);
-    ck_assert_msg(strstr(text, "marks 5:01000000000000000000000000000000 7:02") != NULL, "%s", text);
+    ck_assert_msg(strstr(text, "marks 5:01000000000000000000000000000000 7:02"), "%s", text);
     free(text);
     END;
 }

@@ -62,8 +62,8 @@ void sc_radix_destroy(struct sc_radix *radix);
  * beforehand. */
 enum sc_radix_cause {
     SC_RADIX_CAUSE_ASKED = 0,      /* sc_radix_evict_state / _kv */
-    SC_RADIX_CAUSE_CASCADE = 1,    /* a snapshot with its KV that was asked for; or, where a snapshot
-                                    * was, the KV of a tail or of what cannot be resumed any more */
+    SC_RADIX_CAUSE_CASCADE = 1,    /* a snapshot with KV that was asked for; the KV of a tail with a
+                                    * snapshot that was, or of what cannot be resumed any more */
     SC_RADIX_CAUSE_SUPERSEDED = 2, /* sc_radix_snapshot_drop */
     SC_RADIX_CAUSE_PATH_CAP = 3,
     SC_RADIX_CAUSE_HISTORY = 4,    /* replaced by a branch of another history */
@@ -109,7 +109,8 @@ sc_status sc_radix_match(const struct sc_radix *radix, uint32_t space,
     const struct sc_radix_key *key, uint32_t len_max, struct sc_radix_match *match_out);
 
 /* Marks a match as used: the KV path moves to the recent end (and that of a tail that was hit); of
- * the snapshots only the one that was used (match->state_node) does. A node that is gone is passed over. Cost: O(log leaves). */
+ * the snapshots only the one that was used (match->state_node) does. A node that is gone is passed
+ * over. Cost: O(log leaves). */
 void sc_radix_touch(struct sc_radix *radix, const struct sc_radix_match *match);
 
 /* start: multiple of the page, ascending; the first is 0. Runs from token_count on are ignored; two
@@ -138,8 +139,8 @@ struct sc_radix_inserted {
                             * A tail of another history stops it where the tail begins */
 };
 /* Puts a path into the tree. Pages that it held already keep their ids: `canonical_out`
- * (as long as kv_ids, may be NULL or that array itself; untouched without KV) receives the tree's id
- * for every page up to `len`, a tail's too.
+ * (as long as kv_ids, may be NULL or that array itself; untouched without KV) receives the tree's
+ * id for every page up to `len`, a tail's too.
  * `save_status_out[i]`: SC_OK the snapshot is now the tree's; SC_ERR_BUSY the node already has one
  * (the caller keeps its own); SC_ERR_MISMATCH beyond conflict_len.
  * New nodes enter the lists at the recent end; existing ones do not move.
@@ -168,9 +169,10 @@ sc_status sc_radix_evict_excess(struct sc_radix *radix, sc_node node,
  * out, is SC_ERR_STALE and changes nothing. A split leaves a receipt with the half that ends where
  * the node ended. Locking the root (SC_NODE_NONE) takes nothing. A node with a locked snapshot
  * cannot go, so a state lock alone also keeps its path from sc_radix_evict_kv (and counts in
- * kv_locked_tokens); and any lock of a tail also holds its snapshot. Errors of lock: SC_ERR_NO_MEMORY, SC_ERR_LIMIT (2^32 locks on one node). Cost:
- * lock and unlock climb while something changes between free and held: O(depth) at most, O(1) where
- * the node stays held by another. */
+ * kv_locked_tokens); and any lock of a tail also holds its snapshot. Errors of lock:
+ * SC_ERR_NO_MEMORY, SC_ERR_LIMIT (2^32 locks on one node). Cost: lock and unlock climb while
+ * something changes between free and held: O(depth) at most, O(1) where the node stays held by
+ * another. */
 enum { SC_RADIX_LOCK_KV = 1, SC_RADIX_LOCK_STATE = 2 };
 struct sc_radix_receipt { uint32_t index, generation; };
 sc_status sc_radix_lock(struct sc_radix *radix, sc_node node, uint32_t what,
