@@ -26,6 +26,7 @@ static void info_fill(const struct sc_radix *r, uint32_t id, struct sc_radix_nod
         .start = node->start, .end = rx_end(node), .snapshot = node->snapshot,
         .tombstone = node->flags & RX_TOMBSTONE, .child_count = node->child_count,
         .mark_count = mark_count(r, node),
+        .first_child = node->first_child, .next_sibling = node->next_sibling,
         .kv_locks = node->pin - use->state_locks, .state_locks = use->state_locks,
         .history = node->history, .space = node->space};
 }

@@ -373,19 +373,35 @@ sc_status sc_radix_evict_kv(struct sc_radix *r, uint64_t token_count,
     return SC_OK;
 }
 
-/* Without KV a leaf is worth its snapshot alone. */
-static void barren_remove(struct sc_radix *r, uint32_t id, const struct sc_radix_sink *sink)
+/* Removes what nothing can be resumed from: `id` and then its ancestors, while they are leaves
+ * without snapshot. Returns the node that stays, 0 for a root. */
+static uint32_t barren_remove(struct sc_radix *r, uint32_t id, const struct sc_radix_sink *sink,
+    enum sc_radix_cause cause)
 {
     for (;;) {
         const struct rx_node *node = rx_node(r, id);
-        if (node->flags & RX_ROOT || node->child_count > 0 || node->pin > 0 ||
-            node->snapshot != 0) {
-            return;
-        }
+        if (node->flags & RX_ROOT) return 0;
+        if (node->child_count > 0 || node->pin > 0 || node->snapshot != 0) return id;
         uint32_t parent = node->parent;
-        leaf_remove(r, id, sink, SC_RADIX_CAUSE_CASCADE);
+        leaf_remove(r, id, sink, cause);
         id = parent;
     }
+}
+
+sc_status sc_radix_evict_node(struct sc_radix *r, sc_node node, const struct sc_radix_sink *sink,
+    sc_node *rest_out)
+{
+    SC_REQUIRE(r != NULL && rest_out != NULL);
+    SC_TRY(rx_sink_check(r, sink));
+    if (!rx_known(r, node)) return SC_FAIL(SC_ERR_STALE, "node %u does not exist", node);
+    if (rx_node(r, node)->snapshot != 0) {
+        if (rx_state_held(r, node)) {
+            return SC_FAIL(SC_ERR_BUSY, "the snapshot of node %u is locked", node);
+        }
+        node = state_remove(r, node, sink, SC_RADIX_CAUSE_ASKED);
+    }
+    *rest_out = barren_remove(r, node, sink, SC_RADIX_CAUSE_ASKED);
+    return SC_OK;
 }
 
 sc_status sc_radix_evict_state(struct sc_radix *r, uint32_t count,
@@ -397,7 +413,7 @@ sc_status sc_radix_evict_state(struct sc_radix *r, uint32_t count,
     uint32_t done = 0;
     for (; done < count && heap->count > 0; done++) {
         uint32_t id = state_remove(r, heap->entries[0].node, sink, SC_RADIX_CAUSE_ASKED);
-        if (!r->with_kv) barren_remove(r, id, sink);
+        if (!r->with_kv) (void)barren_remove(r, id, sink, SC_RADIX_CAUSE_CASCADE);
     }
     *count_out = done;
     return SC_OK;

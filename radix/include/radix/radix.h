@@ -193,6 +193,13 @@ sc_status sc_radix_evict_kv(struct sc_radix *radix, uint64_t token_count,
 sc_status sc_radix_evict_state(struct sc_radix *radix, uint32_t count,
     const struct sc_radix_sink *sink, uint32_t *count_out);
 
+/* Evicts what hangs on one node and nothing else: its snapshot, if it has one, and then, from the
+ * node upwards, every node that is a leaf without snapshot and not locked. `rest_out` is the node
+ * at which that stopped (`node` itself where its KV stays), NONE at the root. SC_ERR_BUSY,
+ * changing nothing, while the snapshot is locked. Cost: what it evicts. */
+sc_status sc_radix_evict_node(struct sc_radix *radix, sc_node node,
+    const struct sc_radix_sink *sink, sc_node *rest_out);
+
 struct sc_radix_span { const int32_t *ids; uint32_t page_first, page_count; };
 /* KV ids of the path that ends at `node`, from page `page_first` on, in order, as spans into the
  * tree's storage; valid while the path is KV-locked. What is contiguous in storage is one span. The
@@ -209,6 +216,7 @@ struct sc_radix_node_info {
     bool tombstone;         /* had a snapshot that was evicted */
     uint32_t child_count;   /* tails, too */
     uint32_t mark_count;    /* all in its first page */
+    sc_node first_child, next_sibling;
     uint32_t kv_locks; /* KV receipts on this node + children at or below which something is held */
     uint32_t state_locks;
     uint64_t history;
