@@ -1,0 +1,99 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Sizes and weights of a world by seed, and the operations that the weights give. */
+#include <string.h>
+
+#include "harness.h"
+
+const char *const h_op_names[H_OP_COUNT] = {
+#define H_OP_NAME(name, text, weight, open) [H_OP_##name] = text,
+    H_OP_LIST(H_OP_NAME)
+#undef H_OP_NAME
+};
+static const uint32_t op_weights[H_OP_COUNT] = {
+#define H_OP_WEIGHT(name, text, weight, open) [H_OP_##name] = (weight),
+    H_OP_LIST(H_OP_WEIGHT)
+#undef H_OP_WEIGHT
+};
+
+static uint32_t pick(struct sc_prng *rng, const uint32_t *from, uint32_t count)
+{
+    return from[h_draw(rng, count)];
+}
+#define PICK(rng, ...)                                                                             \
+    pick((rng), (const uint32_t[]){__VA_ARGS__},                                                   \
+        (uint32_t)(sizeof((const uint32_t[]){__VA_ARGS__}) / sizeof(uint32_t)))
+
+static void sizes_draw(struct sc_prng *rng, struct h_config *cfg)
+{
+    cfg->page = PICK(rng, 1, 4, 16);
+    cfg->chunk0 = PICK(rng, 4, 8, 16);
+    cfg->chunk1 = PICK(rng, 0, 4, 6, 8);
+    cfg->slots = PICK(rng, 4, 5, 6, 8, 12, 16, 24, 40);
+    cfg->extras = PICK(rng, 0, 2, 4, 16);
+    cfg->kv_ids = cfg->page == 1 ? PICK(rng, 600, 1200, 4096) : PICK(rng, 96, 256, 1024);
+    cfg->layout = PICK(rng, SC_LAYOUT_PAGE_MAJOR, SC_LAYOUT_CONTIGUOUS);
+    cfg->without_kv = h_one_in(rng, 8);
+    cfg->lease_max = PICK(rng, 2, 4, 8, 24);
+    cfg->lease_token_max = PICK(rng, 64, 100, 200);
+    cfg->row_max = PICK(rng, 1, 2, 4, 8);
+    cfg->save_max = PICK(rng, 1, 2, 4, 12);
+    cfg->decode_interval = h_one_in(rng, 2) ? 0 : cfg->page * PICK(rng, 1, 2, 3, 5);
+    cfg->path_max = PICK(rng, 0, 0, 1, 2, 4);
+    cfg->token_max = h_one_in(rng, 6) ? PICK(rng, 48, 128, 400) : 0;
+    cfg->save_flags = h_one_in(rng, 6) ? h_draw(rng, 16) : (uint32_t)SC_SAVE_DEFAULT;
+    cfg->keep_cuts = h_one_in(rng, 5);
+    cfg->alphabet = PICK(rng, 1, 2, 2, 3, 5);
+    cfg->wild_tokens = h_one_in(rng, 4);
+    cfg->prompt_len_max = h_min(PICK(rng, 24, 60, 150), cfg->lease_token_max - 8);
+    cfg->scheds = PICK(rng, 1, 2, 3, 5);
+    cfg->leases = PICK(rng, 2, 4, 8);
+    cfg->late = 1;
+}
+
+void h_config_draw(uint64_t seed, struct h_config *cfg, struct h_swarm *swarm)
+{
+    struct sc_prng rng;
+    sc_prng_seed(&rng, h_mix(seed, 0xc0f1));
+    sizes_draw(&rng, cfg);
+    swarm->sum = 0;
+    for (uint32_t op = 0; op < H_OP_COUNT; op++) {
+        swarm->weight[op] = op_weights[op] * PICK(&rng, 0, 1, 2, 4, 4, 4, 8, 8);
+        bool needed = op == H_OP_ACQUIRE || op == H_OP_PLAN || op == H_OP_COMMIT ||
+            op == H_OP_COMPUTE || op == H_OP_NS_OPEN;
+        if (swarm->weight[op] == 0 && needed) swarm->weight[op] = op_weights[op];
+        swarm->sum += swarm->weight[op];
+    }
+    swarm->fault_in = PICK(&rng, 0, 12, 40, 40);
+}
+
+uint32_t *h_config_knob(struct h_config *cfg, const char *name)
+{
+#define H_KNOB_FIND(knob)                                                                          \
+    if (strcmp(name, #knob) == 0) return &cfg->knob;
+    H_KNOB_LIST(H_KNOB_FIND)
+#undef H_KNOB_FIND
+    return NULL;
+}
+
+bool h_config_good(const struct h_config *cfg)
+{
+    return cfg->page >= 1 && cfg->chunk0 >= 4 && (cfg->chunk1 == 0 || cfg->chunk1 >= 3) &&
+        cfg->slots >= 1 && cfg->kv_ids >= 1 && cfg->kv_ids <= H_KV_IDS_MAX &&
+        (cfg->layout == SC_LAYOUT_PAGE_MAJOR || cfg->layout == SC_LAYOUT_CONTIGUOUS) &&
+        cfg->lease_token_max + 16 <= H_TOKENS_MAX && cfg->row_max >= 1 &&
+        cfg->row_max <= H_ROWS_MAX && cfg->save_max >= 1 && cfg->save_max <= H_SAVES_MAX - 4 &&
+        cfg->alphabet >= 1 && cfg->prompt_len_max >= 1 && cfg->lease_max >= 1 &&
+        cfg->prompt_len_max <= cfg->lease_token_max && cfg->scheds >= 1 &&
+        cfg->scheds <= H_SCHEDS_MAX && cfg->leases >= 1 && cfg->leases <= H_LEASES_MAX;
+}
+
+struct h_op h_op_draw(const struct h_swarm *swarm, struct sc_prng *rng, uint32_t sched)
+{
+    struct h_op op = {0, (uint8_t)sched, 0, (uint32_t)sc_prng_next(rng)};
+    uint32_t at = h_draw(rng, swarm->sum);
+    while (at >= swarm->weight[op.code]) at -= swarm->weight[op.code++];
+    if (swarm->fault_in && h_one_in(rng, swarm->fault_in)) {
+        op.fault = (uint16_t)(1 + h_draw(rng, h_one_in(rng, 3) ? 12 : 3));
+    }
+    return op;
+}

@@ -1,0 +1,439 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Leases: acquire, append, adopt, release. What a hit resumes must be, word for word, the state of
+ * a cold run with the history that the cache reports; its KV ids must name pages of that run. */
+#include <string.h>
+
+#include "harness.h"
+
+int32_t h_token_draw(struct h_sched *s)
+{
+    static const int32_t wild[5] = {INT32_MIN, -1, 0, INT32_MAX, 65536};
+    uint32_t token = h_draw(&s->rng, s->world->cfg.alphabet);
+    return s->world->cfg.wild_tokens ? wild[token % 5] : (int32_t)token;
+}
+
+void h_prompt_keep(struct h_sched *s, const int32_t *tokens, uint32_t count)
+{
+    struct h_world *w = s->world;
+    uint32_t at =
+        w->prompt_count < H_PROMPTS_MAX ? w->prompt_count++ : h_draw(&s->rng, H_PROMPTS_MAX);
+    memcpy(w->prompts[at].tokens, tokens, count * sizeof *tokens);
+    w->prompts[at].count = count;
+}
+
+/* Often an earlier one (a next turn, a preempted request that comes back), or a part of one. */
+void h_prompt_draw(struct h_sched *s, struct h_prompt *prompt)
+{
+    struct h_world *w = s->world;
+    struct sc_prng *rng = &s->rng;
+    uint32_t max = w->cfg.prompt_len_max;
+    prompt->count = 0;
+    if (w->prompt_count > 0 && !h_one_in(rng, 6)) {
+        const struct h_prompt *from = &w->prompts[h_draw(rng, w->prompt_count)];
+        uint32_t share = h_one_in(rng, 2) ? from->count : h_draw(rng, from->count + 1);
+        prompt->count = h_min(share, max);
+        memcpy(prompt->tokens, from->tokens, prompt->count * sizeof *prompt->tokens);
+    }
+    uint32_t tail = h_one_in(rng, 4) ? 0 : h_draw(rng, h_one_in(rng, 3) ? 3 * w->grid : 8);
+    if (prompt->count + tail == 0) tail = 1;
+    tail = h_min(tail, max - prompt->count);
+    for (uint32_t i = 0; i < tail; i++) prompt->tokens[prompt->count++] = h_token_draw(s);
+}
+
+int h_ns_pick(struct h_sched *s)
+{
+    uint32_t start = h_one_in(&s->rng, 3) ? h_draw(&s->rng, H_NS_MAX) : 0;
+    for (uint32_t i = 0; i < H_NS_MAX; i++) {
+        if (s->world->ns[(start + i) % H_NS_MAX].open) return (int)((start + i) % H_NS_MAX);
+    }
+    return -1;
+}
+
+int h_lease_pick(struct h_sched *s)
+{
+    uint32_t start = h_draw(&s->rng, H_LEASES_MAX);
+    for (uint32_t i = 0; i < H_LEASES_MAX; i++) {
+        uint32_t at = (start + i) % H_LEASES_MAX;
+        if (s->leases[at].used) return (int)at;
+    }
+    return -1;
+}
+
+static bool in_flight(const struct h_lease *lease)
+{
+    return lease->state == SC_LEASE_RUNNING || lease->state == SC_LEASE_DRAINING;
+}
+
+void h_lease_gone(struct h_sched *s, struct h_lease *lease)
+{
+    struct h_world *w = s->world;
+    lease->used = false;
+    s->graves[s->grave_count++ % H_GRAVES_MAX] = lease->handle;
+    w->ns[lease->ns].lease_count--;
+    w->leases_alive--;
+    w->released++;
+}
+
+/* The history that the cache reports explains the state and every page. */
+static void check_cold(struct h_sched *s, struct h_lease *lease)
+{
+    struct h_world *w = s->world;
+    sc_history history[H_TOKENS_MAX];
+    uint32_t count = 0;
+    struct h_run cold;
+    H_OK(w, H_CALL(s, HISTORY,
+        sc_lease_history(w->cache, lease->handle, history, H_TOKENS_MAX, &count)));
+    H_CHECK(w, count > 0 ? history[count - 1].end == lease->run.len : lease->run.len == 0,
+        "the history has %u stretches and does not end at %u", count, lease->run.len);
+    h_run_cold(s, &cold, lease->root, lease->tokens, history, count);
+    H_CHECK(w, cold.state == lease->run.state, "the state after %u tokens is not that of a cold "
+        "run by its history (%u stretches)", lease->run.len, count);
+    for (uint32_t page = 0; page < lease->id_count; page++) {
+        H_CHECK(w, w->kv_stamp[lease->ids[page]] == cold.page[page], "page %u of %u tokens has KV "
+            "of another history or of other tokens", page, lease->run.len);
+    }
+}
+
+static void check_ids(struct h_sched *s, struct h_lease *lease)
+{
+    struct h_world *w = s->world;
+    int32_t ids[H_TOKENS_MAX];
+    sc_kv_span spans[H_TOKENS_MAX];
+    uint32_t count = 0, spans_count = 0, at = 0;
+    H_OK(w, H_CALL(s, KV_IDS,
+        sc_lease_kv_ids(w->cache, lease->handle, 0, ids, H_TOKENS_MAX, &count)));
+    H_CHECK(w, count == lease->id_count && memcmp(ids, lease->ids, count * sizeof *ids) == 0,
+        "the %u KV ids of a lease are not its %u", count, lease->id_count);
+    H_OK(w, H_CALL(s, KV_SPANS,
+        sc_lease_kv_spans(w->cache, lease->handle, 0, spans, H_TOKENS_MAX, &spans_count)));
+    for (uint32_t i = 0; i < spans_count; i++) {
+        for (uint32_t j = 0; j < spans[i].page_count; j++, at++) {
+            H_CHECK(w, at < count && spans[i].ids[j] == ids[at] && spans[i].page_first + j == at,
+                "page %u: span and copy differ", at);
+        }
+    }
+    H_CHECK(w, at == count, "%u pages in spans, %u in the copy", at, count);
+    for (uint32_t i = 0; i < count; i++) {
+        H_CHECK(w, ids[i] >= 0 && (uint32_t)ids[i] < w->cfg.kv_ids &&
+                w->kv_where[ids[i]] == H_KV_INSIDE,
+            "a lease reads KV id %d for page %u, which the cache does not have", ids[i], i);
+    }
+}
+
+void h_lease_check(struct h_sched *s, struct h_lease *lease, bool deep)
+{
+    struct h_world *w = s->world;
+    sc_lease_info info;
+    H_OK(w, H_CALL(s, INFO, sc_lease_info_get(w->cache, lease->handle, &info)));
+    H_CHECK(w, info.state == lease->state && info.resume_len == lease->resume_len &&
+            info.prompt_len == lease->prompt_len && info.len == lease->run.len &&
+            info.token_count == lease->token_count && info.extra_slot == lease->extra_slot,
+        "state %d resume %u prompt %u len %u tokens %u; the scheduler: %d, %u, %u, %u, %u",
+        (int)info.state, info.resume_len, info.prompt_len, info.len, info.token_count,
+        (int)lease->state, lease->resume_len, lease->prompt_len, lease->run.len,
+        lease->token_count);
+    uint32_t pages = w->cfg.without_kv ? 0 : lease->run.len / w->cfg.page;
+    H_CHECK(w, info.kv_page_count == pages && lease->id_count == pages, "%u pages, not %u",
+        info.kv_page_count, pages);
+    H_CHECK(w, info.working_slot > 0, "working slot %d", info.working_slot);
+    if (info.state == SC_LEASE_READY) {
+        H_CHECK(w, (info.source_slot > 0) == (lease->run.len > 0), "source slot %d of %u tokens",
+            info.source_slot, lease->run.len);
+        H_CHECK(w, h_slot_read(s, info.source_slot, lease->root, "lease") == lease->run.state,
+            "slot %d does not hold the state after %u tokens", info.source_slot, lease->run.len);
+    }
+    if (!deep || lease->state == SC_LEASE_LOST) return;
+    check_ids(s, lease);
+    check_cold(s, lease);
+}
+
+/* ------------------------------------------------------------------ acquire */
+
+static void lease_begin(struct h_sched *s, sc_lease handle, uint32_t ns,
+    const struct h_prompt *prompt)
+{
+    struct h_world *w = s->world;
+    struct h_lease *lease = s->leases;
+    while (lease->used) lease++;
+    memset(lease, 0, sizeof *lease);
+    sc_lease_info info;
+    H_OK(w, H_CALL(s, INFO, sc_lease_info_get(w->cache, handle, &info)));
+    H_CHECK(w, info.state == SC_LEASE_READY && info.resume_len <= prompt->count &&
+            info.len == info.resume_len && info.resume_len % w->cfg.page == 0,
+        "state %d, resumed at %u of %u", (int)info.state, info.resume_len, prompt->count);
+    *lease = (struct h_lease){.used = true, .handle = handle, .state = SC_LEASE_READY, .ns = ns,
+        .root = w->ns[ns].root, .token_count = prompt->count, .prompt_len = prompt->count,
+        .resume_len = info.resume_len, .extra_slot = info.extra_slot};
+    memcpy(lease->tokens, prompt->tokens, prompt->count * sizeof *prompt->tokens);
+    lease->run.state = lease->root;
+    H_CHECK(w, (info.extra_slot > 0) == (w->extras != NULL), "extras slot %d", info.extra_slot);
+    if (w->extras) {
+        H_CHECK(w, h_extra_read(w, info.extra_slot) == 0, "extras slot %d still has what another "
+            "request wrote", info.extra_slot);
+    }
+    H_CHECK(w, (uint32_t)info.source_slot == info.resume_slot &&
+            (info.resume_slot != 0) == (info.resume_len > 0) &&
+            (info.resume_kind != SC_KIND_NONE) == (info.resume_len > 0),
+        "resume slot %u kind %d source %d at %u", info.resume_slot, (int)info.resume_kind,
+        info.source_slot, info.resume_len);
+    H_OK(w, H_CALL(s, KV_IDS, sc_lease_kv_ids(w->cache, handle, 0, lease->ids, H_TOKENS_MAX,
+                                  &lease->id_count)));
+    if (info.resume_len > 0) {
+        sc_history history[H_TOKENS_MAX];
+        uint32_t count = 0;
+        H_OK(w, H_CALL(s, HISTORY, sc_lease_history(w->cache, handle, history, H_TOKENS_MAX,
+                                       &count)));
+        h_run_cold(s, &lease->run, lease->root, lease->tokens, history, count);
+        s->totals->hits++;
+    }
+    w->acquired++;
+    w->leases_alive++;
+    w->ns[ns].lease_count++;
+    h_lease_check(s, lease, true); /* the slot holds that state, the ids name those pages */
+}
+
+/* A request that must be refused, and how. */
+static sc_status spoil_request(struct h_sched *s, sc_request *request, struct h_prompt *prompt)
+{
+    struct h_world *w = s->world;
+    switch (h_draw(&s->rng, 6)) {
+    case 0:
+        if (w->ns_grave_count > 0) {
+            request->key.ns =
+                w->ns_graves[h_draw(&s->rng, h_min(w->ns_grave_count, H_GRAVES_MAX))];
+        } else {
+            request->key.ns.generation += 2;
+        }
+        return SC_ERR_STALE;
+    case 1:
+        request->key.tokens = NULL;
+        return SC_ERR_INVALID;
+    case 2:
+        request->key.mark_count = 1;
+        return SC_ERR_UNSUPPORTED;
+    case 3:
+        request->key.len_max = request->key.token_count + 1;
+        return SC_ERR_INVALID;
+    case 4:
+        request->key.token_count = 0;
+        return SC_ERR_INVALID;
+    default:
+        for (uint32_t i = prompt->count; i < H_TOKENS_MAX; i++) prompt->tokens[i] = 0;
+        request->key.token_count = w->cfg.lease_token_max + 1;
+        return SC_ERR_LIMIT;
+    }
+}
+
+/* Was this status right? `room` and `alive` are from before the item. */
+static void check_refusal(struct h_sched *s, sc_status status, sc_status wanted, bool failed,
+    const sc_room *room, uint32_t index)
+{
+    struct h_world *w = s->world;
+    bool full = w->leases_alive == w->cfg.lease_max;
+    bool no_extra = w->extras && w->leases_alive >= w->cfg.extras;
+    bool lost = w->device_lost && status == SC_ERR_DEVICE_LOST;
+    if (wanted != SC_OK) {
+        H_CHECK(w, status == wanted || (status == SC_ERR_LIMIT && full), "item %u: %s, not %s",
+            index, sc_status_name(status), sc_status_name(wanted));
+        return;
+    }
+    switch (status) {
+    case SC_OK:
+        H_CHECK(w, !full && !no_extra, "a lease too many");
+        break;
+    case SC_ERR_LIMIT:
+        H_CHECK(w, full, "only %u leases are alive", (uint32_t)w->leases_alive);
+        break;
+    case SC_ERR_NO_MEMORY:
+        H_CHECK(w, failed, "no allocation failed");
+        break;
+    case SC_ERR_NO_SLOT:
+        /* The last evictable one may be the hit itself, which is pinned first. */
+        H_CHECK(w, no_extra || index > 0 || (room->slots_free == 0 && room->slots_evictable <= 1),
+            "no slot: %u free, %u evictable", room->slots_free, room->slots_evictable);
+        break;
+    default:
+        H_CHECK(w, lost, "item %u: %s: %s", index, sc_status_name(status), sc_last_error()->text);
+    }
+}
+
+static uint32_t requests_draw(struct h_sched *s, sc_request *requests, struct h_prompt *prompts,
+    sc_status *wanted, uint32_t *ns)
+{
+    struct h_world *w = s->world;
+    struct sc_prng *rng = &s->rng;
+    uint32_t count = h_one_in(rng, 3) ? 1 + h_draw(rng, H_BATCH_MAX) : 1, mine = 0;
+    for (uint32_t i = 0; i < H_LEASES_MAX; i++) mine += s->leases[i].used;
+    count = h_min(count, w->cfg.leases > mine ? w->cfg.leases - mine : 0);
+    memset(requests, 0, H_BATCH_MAX * sizeof *requests);
+    for (uint32_t i = 0; i < count; i++) {
+        int open = h_ns_pick(s);
+        if (open < 0) return 0;
+        ns[i] = (uint32_t)open;
+        h_prompt_draw(s, &prompts[i]);
+        requests[i].key = (sc_key){.ns = w->ns[open].handle, .tokens = prompts[i].tokens,
+            .token_count = prompts[i].count};
+        if (h_one_in(rng, 6)) requests[i].key.len_max = 1 + h_draw(rng, prompts[i].count);
+        wanted[i] = h_one_in(rng, 20) ? spoil_request(s, &requests[i], &prompts[i]) : SC_OK;
+    }
+    return count;
+}
+
+void h_op_acquire(struct h_sched *s)
+{
+    struct h_world *w = s->world;
+    sc_request requests[H_BATCH_MAX];
+    struct h_prompt prompts[H_BATCH_MAX];
+    sc_lease leases[H_BATCH_MAX];
+    sc_status wanted[H_BATCH_MAX], each[H_BATCH_MAX];
+    uint32_t ns[H_BATCH_MAX];
+    if (h_ns_pick(s) < 0) {
+        h_op_ns_open(s);
+        return;
+    }
+    uint32_t count = requests_draw(s, requests, prompts, wanted, ns);
+    bool full = w->leases_alive >= w->cfg.lease_max || w->leases_alive + 1 >= w->cfg.slots ||
+        (w->extras && w->leases_alive >= w->cfg.extras);
+    if (count == 0 || (full && !h_one_in(&s->rng, 8))) { /* being refused is soon seen */
+        h_op_release(s);
+        return;
+    }
+    sc_cache_stats stats = h_stats(s);
+    sc_room room = h_room(s);
+    h_arm(s);
+    sc_status status = H_CALL(s, ACQUIRE,
+        sc_cache_acquire(w->cache, requests, count, w->now_ns, leases, each));
+    bool failed = h_disarm(s);
+    H_CHECK(w, status == SC_OK, "%s: %s", sc_status_name(status), sc_last_error()->text);
+    bool any = false;
+    for (uint32_t i = 0; i < count; i++) {
+        h_item(s, H_CALL_ACQUIRE_EACH, each[i]);
+        h_trace(s, "acquire ns %u prompt %u max %u: %s", ns[i], requests[i].key.token_count,
+            requests[i].key.len_max, sc_status_name(each[i]));
+        check_refusal(s, each[i], wanted[i], failed, &room, i);
+        if (each[i] != SC_OK) continue;
+        any = true;
+        lease_begin(s, leases[i], ns[i], &prompts[i]);
+        h_prompt_keep(s, prompts[i].tokens, prompts[i].count);
+    }
+    if (!any) {
+        sc_cache_stats now = h_stats(s);
+        stats.refused = now.refused;
+        /* Room that was made for one that was refused in the end stays made. */
+        if (memcmp(now.evicted, stats.evicted, sizeof now.evicted) == 0) {
+            h_same(s, &stats, &room, "a refused acquire");
+        }
+    }
+}
+
+/* ------------------------------------------------------------------ append, adopt, release */
+
+void h_op_append(struct h_sched *s)
+{
+    struct h_world *w = s->world;
+    struct sc_prng *rng = &s->rng;
+    int index = h_lease_pick(s);
+    if (index < 0) return;
+    struct h_lease *lease = &s->leases[index];
+    int32_t tokens[H_TOKENS_MAX];
+    uint32_t count = h_one_in(rng, 3) ? 1 + h_draw(rng, 2 * w->cfg.page + 6) : 1;
+    if (h_one_in(rng, 40)) count = w->cfg.lease_token_max - lease->token_count + 1;
+    for (uint32_t i = 0; i < count; i++) tokens[i] = h_token_draw(s);
+    sc_status wanted = SC_OK;
+    if (lease->state == SC_LEASE_LOST || lease->state == SC_LEASE_DRAINING) {
+        wanted = SC_ERR_STATE;
+    } else if (lease->token_count + count > w->cfg.lease_token_max) {
+        wanted = SC_ERR_LIMIT;
+    }
+    h_arm(s);
+    sc_status status = H_CALL(s, APPEND, sc_lease_append(w->cache, lease->handle, tokens, count));
+    bool failed = h_disarm(s);
+    h_trace(s, "append %d: %u tokens: %s", index, count, sc_status_name(status));
+    H_CHECK(w, status == wanted || (failed && wanted == SC_OK && status == SC_ERR_NO_MEMORY),
+        "%s, not %s", sc_status_name(status), sc_status_name(wanted));
+    if (status == SC_OK) {
+        memcpy(&lease->tokens[lease->token_count], tokens, count * sizeof *tokens);
+        lease->token_count += count;
+        h_prompt_keep(s, lease->tokens, lease->token_count);
+    }
+    h_lease_check(s, lease, false);
+}
+
+void h_op_adopt(struct h_sched *s)
+{
+    struct h_world *w = s->world;
+    int index = h_lease_pick(s);
+    if (index < 0) return;
+    struct h_lease *lease = &s->leases[index];
+    uint32_t count = 0, changed = 0, pages = 0;
+    sc_status status = H_CALL(s, ADOPT, sc_lease_adopt(w->cache, lease->handle, &count));
+    h_trace(s, "adopt %d: %u pages: %s", index, count, sc_status_name(status));
+    H_CHECK(w, !in_flight(lease) || status == SC_ERR_STATE, "%s in flight",
+        sc_status_name(status));
+    H_CHECK(w, lease->state != SC_LEASE_READY || status == SC_OK, "%s of a lease that is READY",
+        sc_status_name(status));
+    if (status != SC_OK) return;
+    int32_t ids[H_TOKENS_MAX];
+    H_OK(w, H_CALL(s, KV_IDS,
+        sc_lease_kv_ids(w->cache, lease->handle, 0, ids, H_TOKENS_MAX, &pages)));
+    H_CHECK(w, pages == lease->id_count, "%u pages, not %u", pages, lease->id_count);
+    for (uint32_t i = 0; i < pages; i++) changed += ids[i] != lease->ids[i];
+    H_CHECK(w, changed == count, "%u ids changed, %u were adopted", changed, count);
+    memcpy(lease->ids, ids, pages * sizeof *ids);
+    h_lease_check(s, lease, true); /* the canonical pages have the same bits */
+}
+
+static void release(struct h_sched *s, int index)
+{
+    struct h_world *w = s->world;
+    struct sc_prng *rng = &s->rng;
+    struct h_lease *lease = &s->leases[index];
+    enum sc_release how = h_one_in(rng, 4) ? SC_RELEASE_DISCARD : SC_RELEASE_KEEP;
+    uint32_t len = h_one_in(rng, 4) ? h_draw(rng, lease->run.len + 1) : 0;
+    sc_status wanted = lease->state == SC_LEASE_DRAINING ? SC_ERR_STATE : SC_OK;
+    if (wanted == SC_OK && lease->state == SC_LEASE_READY && h_one_in(rng, 30)) {
+        len = lease->run.len + 1;
+        wanted = SC_ERR_INVALID;
+    }
+    sc_cache_stats before = h_stats(s);
+    sc_room room = h_room(s);
+    h_arm(s);
+    sc_status status = H_CALL(s, RELEASE, sc_lease_release(w->cache, lease->handle, len, how));
+    (void)h_disarm(s);
+    h_trace(s, "release %d at %u of %u (len %u) how %d state %d: %s", index, lease->run.len,
+        lease->token_count, len, (int)how, (int)lease->state, sc_status_name(status));
+    H_CHECK(w, status == wanted, "%s, not %s", sc_status_name(status), sc_status_name(wanted));
+    if (status != SC_OK) {
+        h_same(s, &before, &room, "a refused release");
+        return;
+    }
+    if (lease->state == SC_LEASE_RUNNING) {
+        lease->state = SC_LEASE_DRAINING;
+        h_lease_check(s, lease, false);
+        return;
+    }
+    h_lease_gone(s, lease);
+}
+
+void h_op_release(struct h_sched *s)
+{
+    int index = h_lease_pick(s);
+    if (index < 0) return;
+    for (int i = 0; i < H_LEASES_MAX; i++) { /* a lost one is good for nothing else */
+        if (s->leases[i].used && s->leases[i].state == SC_LEASE_LOST) index = i;
+    }
+    const struct h_lease *lease = &s->leases[index];
+    /* Prompts should get somewhere first. */
+    if (lease->state == SC_LEASE_READY && lease->run.len < lease->token_count &&
+        !h_one_in(&s->rng, 4)) {
+        h_op_plan(s);
+        return;
+    }
+    release(s, index);
+}
+
+void h_preempt(struct h_sched *s)
+{
+    int index = h_lease_pick(s);
+    if (index >= 0) release(s, index);
+}

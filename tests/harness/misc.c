@@ -1,0 +1,124 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The other calls that change the cache: evict, drain, namespaces, poll and apply; verify. */
+#include <string.h>
+
+#include "harness.h"
+
+void h_op_evict(struct h_sched *s)
+{
+    struct h_world *w = s->world;
+    struct sc_prng *rng = &s->rng;
+    uint32_t pages = h_one_in(rng, 2) ? h_draw(rng, 12) : 0;
+    uint32_t slots = h_one_in(rng, 2) ? h_draw(rng, 4) : 0;
+    sc_room before = h_room(s), got;
+    h_arm(s);
+    H_OK(w, H_CALL(s, EVICT, sc_cache_evict(w->cache, pages, slots, &got)));
+    (void)h_disarm(s);
+    sc_room after = h_room(s);
+    h_trace(s, "evict %u pages %u slots: got %u, %u", pages, slots, (uint32_t)got.pages_drainable,
+        got.slots_free);
+    H_CHECK(w, got.pages_drainable == after.pages_drainable - before.pages_drainable &&
+            got.slots_free == after.slots_free - before.slots_free,
+        "got %u pages and %u slots, really %u and %u", (uint32_t)got.pages_drainable,
+        got.slots_free, (uint32_t)(after.pages_drainable - before.pages_drainable),
+        after.slots_free - before.slots_free);
+    H_CHECK(w, got.slots_free >= slots || after.slots_evictable == 0, "got %u of %u slots, %u are "
+        "evictable", got.slots_free, slots, after.slots_evictable);
+    H_CHECK(w, w->cfg.without_kv || got.pages_drainable >= pages || after.pages_evictable == 0,
+        "got %u of %u pages, %u are evictable", (uint32_t)got.pages_drainable, pages,
+        (uint32_t)after.pages_evictable);
+}
+
+void h_op_drain(struct h_sched *s)
+{
+    uint32_t cap = h_one_in(&s->rng, 3) ? 64 : h_draw(&s->rng, 8);
+    h_trace(s, "drain %u: %u", cap, h_drain(s, cap));
+}
+
+void h_op_ns_open(struct h_sched *s)
+{
+    struct h_world *w = s->world;
+    struct sc_prng *rng = &s->rng;
+    uint32_t index = h_draw(rng, H_NS_MAX);
+    struct h_ns *ns = &w->ns[index];
+    sc_fingerprint print;
+    sc_namespace handle = {0, 0};
+    uint64_t id = index / 2, generation = index % 2;
+    H_OK(w, sc_schema_fingerprint(w->schema, &print));
+    if (h_one_in(rng, 10)) {
+        print.bytes[h_draw(rng, 16)] ^= 1;
+        sc_status status = H_CALL(s, NS_OPEN,
+            sc_namespace_open(w->cache, &print, id, generation, &handle));
+        H_CHECK(w, status == SC_ERR_MISMATCH, "other weights: %s", sc_status_name(status));
+        return;
+    }
+    h_arm(s);
+    sc_status status = H_CALL(s, NS_OPEN, sc_namespace_open(w->cache,
+                                              h_one_in(rng, 2) ? &print : NULL, id, generation,
+                                              &handle));
+    bool failed = h_disarm(s);
+    h_trace(s, "open ns %u: %s", index, sc_status_name(status));
+    if (status == SC_ERR_NO_MEMORY && failed) return;
+    H_CHECK(w, status == SC_OK, "%s: %s", sc_status_name(status), sc_last_error()->text);
+    for (uint32_t i = 0; i < H_NS_MAX; i++) {
+        bool same = w->ns[i].handle.id == handle.id &&
+            w->ns[i].handle.generation == handle.generation;
+        H_CHECK(w, !w->ns[i].open || same == (i == index), "namespace %u has the handle of %u",
+            index, i);
+    }
+    if (ns->open) return;
+    *ns = (struct h_ns){.open = true, .handle = handle, .root = h_root(id, generation)};
+}
+
+void h_op_ns_close(struct h_sched *s)
+{
+    struct h_world *w = s->world;
+    uint32_t index = h_draw(&s->rng, H_NS_MAX);
+    if (index == 0 && !h_one_in(&s->rng, 8)) index = H_NS_MAX - 1; /* most prompts are in the 0th */
+    struct h_ns *ns = &w->ns[index];
+    sc_cache_stats stats = h_stats(s);
+    sc_room room = h_room(s);
+    sc_status wanted = !ns->open ? SC_ERR_STALE : ns->lease_count > 0 ? SC_ERR_BUSY : SC_OK;
+    h_arm(s);
+    sc_status status = H_CALL(s, NS_CLOSE, sc_namespace_close(w->cache, ns->handle));
+    (void)h_disarm(s);
+    h_trace(s, "close ns %u: %s", index, sc_status_name(status));
+    H_CHECK(w, status == wanted, "%s, not %s", sc_status_name(status), sc_status_name(wanted));
+    if (status != SC_OK) {
+        h_same(s, &stats, &room, "a refused close");
+        return;
+    }
+    ns->open = false; /* the handle stays, stale */
+    w->ns_graves[w->ns_grave_count++ % H_GRAVES_MAX] = ns->handle;
+}
+
+void h_op_poll(struct h_sched *s)
+{
+    struct h_world *w = s->world;
+    sc_done done = {1 + h_draw(&s->rng, 9), SC_OK};
+    uint32_t count = 1;
+    H_OK(w, H_CALL(s, POLL, sc_cache_poll(w->cache, &done, 1, &count)));
+    H_CHECK(w, count == 0, "%u completions of no transfers", count);
+    H_OK(w, H_CALL(s, APPLY, sc_cache_apply(w->cache, NULL, 0, w->now_ns)));
+    sc_status status = H_CALL(s, APPLY, sc_cache_apply(w->cache, &done, 1, w->now_ns));
+    H_CHECK(w, status == SC_ERR_NOT_FOUND, "a transfer that is not: %s", sc_status_name(status));
+}
+
+static void count_line(void *ctx, const char *line)
+{
+    uint32_t *lines = ctx;
+    if (line) ++*lines;
+}
+
+void h_op_verify(struct h_sched *s)
+{
+    struct h_world *w = s->world;
+    H_OK(w, H_CALL(s, VERIFY, sc_cache_verify(w->cache)));
+    H_OK(w, sc_pool_audit(w->pool, true));
+    s->totals->verifies++;
+    if (!h_one_in(&s->rng, 10)) return;
+    const struct h_ns *ns = &w->ns[h_draw(&s->rng, H_NS_MAX)];
+    uint32_t lines = 0;
+    sc_status status = H_CALL(s, DUMP, sc_cache_dump(w->cache, ns->handle, count_line, &lines));
+    H_CHECK(w, status == (ns->open ? SC_OK : SC_ERR_STALE), "dump: %s", sc_status_name(status));
+}

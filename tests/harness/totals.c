@@ -1,0 +1,126 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What was called, with which result, how long it took. */
+#include <string.h>
+
+#include "harness.h"
+
+const char *const h_call_names[H_CALL_COUNT] = {
+#define H_CALL_NAME(name, text, wanted) [H_CALL_##name] = text,
+    H_CALL_LIST(H_CALL_NAME)
+#undef H_CALL_NAME
+};
+const uint32_t h_call_wanted[H_CALL_COUNT] = {
+#define H_CALL_WANTED(name, text, wanted) [H_CALL_##name] = (wanted),
+    H_CALL_LIST(H_CALL_WANTED)
+#undef H_CALL_WANTED
+};
+const char *const h_fault_names[H_FAULT_COUNT] = {"failed allocation", "late step",
+    "reordered steps", "step reported twice", "lost step", "step not launched", "lost device"};
+
+uint32_t h_bucket(uint64_t ns)
+{
+    uint32_t power = 0;
+    if (ns < 8) return (uint32_t)ns;
+    while ((ns >> (power + 4)) != 0) power++; /* ns >> power is 8 .. 15 */
+    uint32_t bucket = (power + 1) * 8 + (uint32_t)((ns >> power) - 8);
+    return bucket < H_BUCKETS ? bucket : H_BUCKETS - 1;
+}
+
+uint64_t h_bucket_ns(uint32_t bucket)
+{
+    if (bucket < 8) return bucket;
+    return (UINT64_C(8) + bucket % 8) << (bucket / 8 - 1);
+}
+
+uint64_t h_quantile(const uint64_t *buckets, double q)
+{
+    uint64_t count = 0, seen = 0;
+    for (uint32_t i = 0; i < H_BUCKETS; i++) count += buckets[i];
+    for (uint32_t i = 0; i < H_BUCKETS; i++) {
+        seen += buckets[i];
+        if (count > 0 && (double)seen >= q * (double)count) return h_bucket_ns(i);
+    }
+    return 0;
+}
+
+sc_status h_item(struct h_sched *s, enum h_call call, sc_status status)
+{
+    struct h_world *w = s->world;
+    H_CHECK(w, status <= 0 && status > -H_STATUS_MAX, "%s: status %d", h_call_names[call],
+        (int)status);
+    s->totals->cell[call][-status]++;
+    bool lost = status == SC_ERR_DEVICE_LOST && w->device_lost;
+    H_CHECK(w, lost || (h_call_wanted[call] & (1u << -status)), "%s gives %s, which it does not "
+        "document: %s", h_call_names[call], sc_status_name(status), sc_last_error()->text);
+    return status;
+}
+
+sc_status h_seen(struct h_sched *s, enum h_call call, uint64_t begin, sc_status status)
+{
+    if (s->world->timed) s->totals->latency[call][h_bucket(s->world->clock() - begin)]++;
+    s->totals->calls++;
+    return h_item(s, call, status);
+}
+
+void h_totals_add(struct h_totals *sum, const struct h_totals *more)
+{
+    /* All members are counters of 64 bits. */
+    uint64_t *to = (uint64_t *)(void *)sum;
+    const uint64_t *from = (const uint64_t *)(const void *)more;
+    for (size_t i = 0; i < sizeof *sum / sizeof *to; i++) to[i] += from[i];
+}
+
+uint32_t h_print_coverage(FILE *out, const struct h_totals *t)
+{
+    uint32_t missing = 0;
+    for (uint32_t call = 0; call < H_CALL_COUNT; call++) {
+        (void)fprintf(out, "%-20s", h_call_names[call]);
+        for (int status = 0; status < H_STATUS_MAX; status++) {
+            bool wanted = h_call_wanted[call] & (1u << status);
+            uint64_t count = t->cell[call][status];
+            if (!wanted && count == 0) continue;
+            (void)fprintf(out, " %s %llu%s", sc_status_name((sc_status)-status) + 3,
+                (unsigned long long)count, count == 0 ? " (MISSING)" : "");
+            missing += count == 0;
+        }
+        (void)fprintf(out, "\n");
+    }
+    return missing;
+}
+
+static void print_u64(FILE *out, const char *name, const uint64_t *values, uint32_t count)
+{
+    (void)fprintf(out, "%s", name);
+    for (uint32_t i = 0; i < count; i++) {
+        (void)fprintf(out, " %llu", (unsigned long long)values[i]);
+    }
+    (void)fprintf(out, "\n");
+}
+
+void h_print_totals(FILE *out, const struct h_totals *t)
+{
+    (void)fprintf(out, "%llu operations, %llu calls in %llu worlds: %llu hits, %llu steps, %llu "
+        "rows, %llu cut, %llu saves, %llu freezes\n", (unsigned long long)t->ops,
+        (unsigned long long)t->calls, (unsigned long long)t->worlds, (unsigned long long)t->hits,
+        (unsigned long long)t->steps, (unsigned long long)t->rows, (unsigned long long)t->cuts,
+        (unsigned long long)t->saves, (unsigned long long)t->freezes);
+    (void)fprintf(out, "%llu slots read, %llu cold runs, %llu copies, %llu verifies; KV ids: %llu "
+        "in, %llu out, %llu adopted\n", (unsigned long long)t->slots_checked,
+        (unsigned long long)t->cold_checks, (unsigned long long)t->copies,
+        (unsigned long long)t->verifies, (unsigned long long)t->kv_in,
+        (unsigned long long)t->kv_out, (unsigned long long)t->adopted);
+    (void)fprintf(out, "faults:");
+    for (uint32_t i = 0; i < H_FAULT_COUNT; i++) {
+        (void)fprintf(out, "%s %llu %s", i ? "," : "", (unsigned long long)t->faults[i],
+            h_fault_names[i]);
+    }
+    (void)fprintf(out, "\n");
+    print_u64(out, "saves skipped (no slot, exists, history, limit, aborted):", t->skipped,
+        SC_SKIP_COUNT);
+    print_u64(out,
+        "evictions (for a slot, asked, with KV, superseded, path cap, history, closed):",
+        t->evicted, SC_EVICT_COUNT);
+    print_u64(out, "reasons:", t->reasons, SC_REASON_COUNT);
+    print_u64(out, "published by kind:", t->published, 6);
+    print_u64(out, "resumed by kind:", t->resumed, 6);
+}

@@ -1,0 +1,218 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The simulation: the whole cache in one thread, on a virtual clock, with a device that is late,
+ * reports out of order, twice or never, and is lost at times, and an allocator that fails.
+ *
+ *   test_sim [--seeds N] [--first N]   worlds N .. (default 10,000), scaled by SC_TEST_SCALE
+ *   test_sim --canary                  a state is written wrongly: this must fail
+ *   SC_SEED=n [SC_STEPS=m]             this world alone, up to operation m
+ *   SC_TRACE=1                         prints every operation     SC_SCRIPT=FILE  writes a script
+ *
+ * Each world has at least 500 operations and at least 3 faults. */
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "harness/harness.h"
+#include "kernels/backend.h"
+#include "support/test_scale.h"
+
+enum { OPS = 500, FAULTS = 3, OPS_MAX = 4000 };
+
+static struct h_world world; /* one at a time; too large for the stack */
+static struct h_totals totals;
+static struct h_log *op_log;
+static const char *script_path;
+
+/* ------------------------------------------------------------------ a device that can be lost */
+
+static bool device_is_lost;
+static struct sc_backend_ops device_ops;
+static sc_backend device;
+
+static sc_status device_fill(sc_backend *b, sc_devptr dst, uint8_t value, uint64_t bytes,
+    sc_stream *stream)
+{
+    if (device_is_lost) return SC_ERR_DEVICE_LOST;
+    (void)b;
+    sc_backend *host = sc_backend_host();
+    return host->ops->fill(host, dst, value, bytes, stream);
+}
+
+static void device_lose(void *ctx, bool lost)
+{
+    (void)ctx;
+    device_is_lost = lost;
+}
+
+static void device_init(void)
+{
+    device = *sc_backend_host();
+    device_ops = *device.ops;
+    device_ops.fill = device_fill;
+    device.ops = &device_ops;
+}
+
+/* ------------------------------------------------------------------ one world */
+
+static uint64_t fault_count(void)
+{
+    uint64_t count = 0;
+    for (uint32_t i = 0; i < H_FAULT_COUNT; i++) count += totals.faults[i];
+    return count;
+}
+
+/* A fault: a failing allocation, or a step that is given up. */
+static struct h_op fault_draw(struct sc_prng *rng, uint32_t sched)
+{
+    static const uint8_t codes[] = {H_OP_ACQUIRE, H_OP_ACQUIRE, H_OP_APPEND, H_OP_COMMIT,
+        H_OP_COMMIT, H_OP_ABORT};
+    struct h_op op = {codes[h_draw(rng, sizeof codes)], (uint8_t)sched, 1,
+        (uint32_t)sc_prng_next(rng)};
+    return op;
+}
+
+static void world_begin(uint64_t seed)
+{
+    memset(&world, 0, sizeof world);
+    world.trace = getenv("SC_TRACE") != NULL;
+    world.totals = &totals;
+    world.totals_count = 1;
+    world.backend = &device;
+    world.device_lose = device_lose;
+    world.log = op_log;
+    op_log->world = seed;
+    op_log->count = 0;
+}
+
+static void run_seed(uint64_t seed, uint64_t steps_max, uint64_t canary_from)
+{
+    struct h_swarm swarm;
+    struct sc_prng rng;
+    world_begin(seed);
+    h_config_draw(seed, &world.cfg, &swarm);
+    op_log->cfg = world.cfg;
+    world.canary_from = canary_from;
+    uint64_t faults_before = fault_count();
+    h_world_create(&world);
+    sc_prng_seed(&rng, seed);
+    for (uint64_t i = 0; i < steps_max; i++) {
+        bool enough = fault_count() - faults_before >= FAULTS;
+        if (i >= OPS && enough) break;
+        H_CHECK(&world, i < OPS_MAX, "no %d faults in %d operations", FAULTS, OPS_MAX);
+        uint32_t sched = h_draw(&rng, world.cfg.scheds);
+        bool fault = !enough && h_one_in(&rng, i >= OPS ? 3 : 32);
+        struct h_op op =
+            fault ? fault_draw(&rng, sched) : h_op_draw(&swarm, &rng, sched);
+        if (i == 0) op.code = H_OP_NS_OPEN;
+        h_op_run(&world, op);
+    }
+    struct h_op verify = {H_OP_VERIFY, 0, 0, 1};
+    h_op_run(&world, verify);
+    h_world_destroy(&world);
+}
+
+/* An assertion of the library, a wild access or a loop: say how to get there, then die of it. */
+static void on_signal(int number)
+{
+    char text[160];
+    int bytes = snprintf(text, sizeof text, "signal %d\nSC_SEED=%llu SC_STEPS=%llu\n", number,
+        (unsigned long long)op_log->world, (unsigned long long)world.op_count);
+    if (bytes > 0 && write(STDERR_FILENO, text, (size_t)bytes) < 0) _exit(2);
+    (void)signal(number, SIG_DFL);
+    (void)raise(number);
+}
+
+/* ------------------------------------------------------------------ the suite */
+
+/* What it must have met to mean anything. */
+static int check_totals(uint32_t missing)
+{
+    int rc = 0;
+    if (missing > 0) {
+        (void)fprintf(stderr, "%u documented results were never seen\n", missing);
+        rc = 1;
+    }
+    for (uint32_t i = 0; i < H_FAULT_COUNT; i++) {
+        if (totals.faults[i] > 0 || i == H_FAULT_REORDERED) continue; /* takes two in flight */
+        (void)fprintf(stderr, "never met: %s\n", h_fault_names[i]);
+        rc = 1;
+    }
+    if (totals.hits * 20 < totals.ops / 20) {
+        (void)fprintf(stderr, "hardly any hit\n");
+        rc = 1;
+    }
+    return rc;
+}
+
+/* The canary, in a child, as a failing seed would run: must fail where the state is read. */
+static void canary(void *ctx, const struct h_log *script)
+{
+    (void)ctx, (void)script;
+    for (uint64_t seed = 1; seed <= 20; seed++) run_seed(seed, OPS_MAX, 100);
+}
+
+static int run_canary(void)
+{
+    char said[512];
+    if (!h_try(canary, NULL, op_log, said, sizeof said)) {
+        (void)fprintf(stderr, "one wrong bit in a state was not noticed\n");
+        return 1;
+    }
+    (void)printf("noticed: %s\n", said);
+    return strstr(said, "state") ? 0 : 1;
+}
+
+static uint64_t number(const char *name, const char *text, uint64_t fallback)
+{
+    char *end = NULL;
+    if (!text || !*text) return fallback;
+    unsigned long long value = strtoull(text, &end, 10);
+    if (*end) {
+        (void)fprintf(stderr, "%s=%s is not a number\n", name, text);
+        exit(2);
+    }
+    return value;
+}
+
+static int run_one(uint64_t seed)
+{
+    run_seed(seed, number("SC_STEPS", getenv("SC_STEPS"), UINT64_MAX), 0);
+    h_print_totals(stdout, &totals);
+    return 0;
+}
+
+int main(int argc, char **argv)
+{
+    uint64_t first = 1, seeds = test_scaled(10000, 100);
+    bool want_canary = false;
+    for (int i = 1; i < argc; i++) {
+        if (strcmp(argv[i], "--canary") == 0) {
+            want_canary = true;
+        } else if (strcmp(argv[i], "--seeds") == 0 && i + 1 < argc) {
+            seeds = number("--seeds", argv[++i], 0);
+        } else if (strcmp(argv[i], "--first") == 0 && i + 1 < argc) {
+            first = number("--first", argv[++i], 0);
+        } else {
+            (void)fprintf(stderr, "usage: test_sim [--seeds N] [--first N] [--canary]\n");
+            return 2;
+        }
+    }
+    op_log = h_log_create(OPS_MAX + 64);
+    script_path = getenv("SC_SCRIPT");
+    device_init();
+    if (want_canary) return run_canary();
+    for (const int *n = (const int[]){SIGABRT, SIGSEGV, SIGBUS, SIGFPE, SIGALRM, 0}; *n; n++) {
+        (void)signal(*n, on_signal);
+    }
+    uint64_t seed = number("SC_SEED", getenv("SC_SEED"), 0);
+    if (seed != 0) return run_one(seed);
+    for (uint64_t i = first; i < first + seeds; i++) {
+        if (i % 1024 == 0) (void)alarm(300);
+        run_seed(i, UINT64_MAX, 0);
+    }
+    (void)alarm(0);
+    uint32_t missing = h_print_coverage(stdout, &totals);
+    h_print_totals(stdout, &totals);
+    return seeds >= 1000 ? check_totals(missing) : 0; /* a shorter run need not meet everything */
+}
