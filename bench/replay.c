@@ -13,7 +13,7 @@ static void load_workload(struct replay_run *run)
     struct replay_options *o = &run->o;
     workload_init(&run->workload, o->model.vocab);
     if (!o->trace) {
-        struct generator_options options = GENERATOR_OPTIONS_INIT;
+        struct generator_options options = o->generator;
         options.seed = o->seed;
         options.requests = o->requests;
         generator_fill(&run->workload, &options);
@@ -50,6 +50,9 @@ static void size_memory(struct replay_run *run)
         bench_fail(BENCH_USAGE, "the workload needs too many KV pages: give --kv-pages");
     if (o->kv_pages == 0)
         o->kv_pages = (uint32_t)pages;
+    if ((uint64_t)o->kv_pages * o->page < workload_longest(w))
+        bench_fail(BENCH_USAGE, "%u KV pages of %u tokens cannot hold the longest request, of %u",
+            o->kv_pages, o->page, workload_longest(w));
     if (o->slots == 0)
         o->slots = o->no_compute ? (uint32_t)(5 * w->request_count + o->running) : 192;
 }

@@ -16,6 +16,7 @@ struct replay_options {
     const char *trace;
     uint64_t seed;
     uint32_t requests;      /* 0: all of a trace, or the generator's default */
+    struct generator_options generator;
     uint32_t block, scale, decode_max;
     /* cache */
     uint32_t slots, kv_pages, page, decode_interval, path_snapshots;

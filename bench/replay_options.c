@@ -9,12 +9,13 @@
 #include "replay.h"
 
 enum key {
-    KEY_TRACE = 256, KEY_SEED, KEY_REQUESTS, KEY_BLOCK, KEY_SCALE, KEY_DECODE_MAX, KEY_SLOTS,
-    KEY_KV_PAGES, KEY_PAGE, KEY_DECODE_INTERVAL, KEY_PATH_SNAPSHOTS, KEY_LAYOUT, KEY_SAVE,
-    KEY_KEEP_CUTS, KEY_KIND, KEY_STATE, KEY_CHUNK, KEY_LAYERS, KEY_ATTENTION_EVERY, KEY_HIDDEN,
-    KEY_HEADS, KEY_V_HEADS, KEY_HEAD_DIM, KEY_ATTENTION_HEADS, KEY_ATTENTION_DIM, KEY_MLP,
-    KEY_VOCAB, KEY_RUNNING, KEY_BUDGET, KEY_THREADS, KEY_TEMPERATURE, KEY_SPEED,
-    KEY_NO_COMPUTE, KEY_NO_COLD, KEY_CHECK, KEY_SABOTAGE, KEY_VERIFY_EVERY, KEY_JSON
+    KEY_TRACE = 256, KEY_SYSTEM_LEN, KEY_MESSAGE_LEN, KEY_OUTPUT_LEN, KEY_SEED, KEY_REQUESTS,
+    KEY_BLOCK, KEY_SCALE, KEY_DECODE_MAX, KEY_SLOTS, KEY_KV_PAGES, KEY_PAGE,
+    KEY_DECODE_INTERVAL, KEY_PATH_SNAPSHOTS, KEY_LAYOUT, KEY_SAVE, KEY_KEEP_CUTS, KEY_KIND,
+    KEY_STATE, KEY_CHUNK, KEY_LAYERS, KEY_ATTENTION_EVERY, KEY_HIDDEN, KEY_HEADS, KEY_V_HEADS,
+    KEY_HEAD_DIM, KEY_ATTENTION_HEADS, KEY_ATTENTION_DIM, KEY_MLP, KEY_VOCAB, KEY_RUNNING,
+    KEY_BUDGET, KEY_THREADS, KEY_TEMPERATURE, KEY_SPEED, KEY_NO_COMPUTE, KEY_NO_COLD,
+    KEY_CHECK, KEY_SABOTAGE, KEY_VERIFY_EVERY, KEY_JSON
 };
 
 static const struct argp_option option_list[] = {
@@ -24,6 +25,9 @@ static const struct argp_option option_list[] = {
     {"seed", KEY_SEED, "N", 0, "of generator, weights, sampling and choice of checks (1)", 0},
     {"requests", KEY_REQUESTS, "N", 0, "so many (generator: 240; a trace: all). Of a trace, "
         "whole families that share a first block or session, the earliest first", 0},
+    {"system-len", KEY_SYSTEM_LEN, "N", 0, "generator: mean tokens of a system prompt (640)", 0},
+    {"message-len", KEY_MESSAGE_LEN, "N", 0, "generator: mean tokens of a message (48)", 0},
+    {"output-len", KEY_OUTPUT_LEN, "N", 0, "generator: mean tokens of an answer (20)", 0},
     {"block", KEY_BLOCK, "N", 0, "tokens of a block in the trace (default: found from lengths and "
         "hash_ids)", 0},
     {"scale", KEY_SCALE, "N", 0, "replay a trace with blocks of N tokens, a multiple of the chunk "
@@ -87,6 +91,9 @@ struct number {
 };
 #define NUMBER(key, member, min, max) {key, offsetof(struct replay_options, member), min, max}
 static const struct number numbers[] = {
+    NUMBER(KEY_SYSTEM_LEN, generator.system_len, 1, 1000000),
+    NUMBER(KEY_MESSAGE_LEN, generator.message_len, 1, 1000000),
+    NUMBER(KEY_OUTPUT_LEN, generator.output_len, 1, 1000000),
     NUMBER(KEY_REQUESTS, requests, 1, 10000000), NUMBER(KEY_BLOCK, block, 1, 65536),
     NUMBER(KEY_SCALE, scale, 1, 65536), NUMBER(KEY_DECODE_MAX, decode_max, 0, 1000000),
     NUMBER(KEY_SLOTS, slots, 2, 100000000), NUMBER(KEY_KV_PAGES, kv_pages, 2, 1000000000),
@@ -284,7 +291,7 @@ void replay_options_parse(struct replay_options *o, int argc, char **argv)
                "Exit status: 0 all well; 1 a check or an account failed, or a call of the "
                "library; 2 bad usage or an unreadable trace; 3 out of memory."};
     *o = (struct replay_options){.seed = 1, .decode_max = UINT32_MAX,
-        .layout = SC_LAYOUT_PAGE_MAJOR, .save = SAVE_ALL, .temperature = 1};
+        .generator = GENERATOR_OPTIONS_INIT, .layout = SC_LAYOUT_PAGE_MAJOR, .save = SAVE_ALL, .temperature = 1};
     o->model = (struct served_options){.kind = SC_K_KIND_GDN, .state_dtype = SC_DTYPE_F32,
         .layers = 4, .attention_every = 4, .hidden = 64, .heads = 2, .head_dim = 32,
         .attention_heads = 2, .attention_dim = 32, .mlp = 128, .vocab = 512, .chunk = 16};

@@ -13,7 +13,7 @@
 
 /* Tolerances on RMS error / RMS value over one request, against float64. A bf16 state loses 2^-9
  * with every chunk or token. */
-static const double TOLERANCE_F32 = 2e-4, TOLERANCE_BF16 = 5e-2;
+static const double TOLERANCE_F32 = 1e-5, TOLERANCE_BF16 = 3e-2;
 
 struct checking {
     const struct check_options *o;

@@ -151,7 +151,17 @@ static void drain(struct pass *p)
     }
 }
 
-/* True if `pages` are free, after eviction if need be. */
+/* Reads the tree's pages from now on where it has the same, so that ours come back. */
+static void adopt(struct pass *p, struct running *r)
+{
+    uint32_t replaced = 0, count = 0;
+    bench_must(sc_lease_adopt(p->cache, r->lease, &replaced), "sc_lease_adopt");
+    if (replaced > 0)
+        bench_must(sc_lease_kv_ids(p->cache, r->lease, 0, r->pages, r->page_count, &count),
+            "sc_lease_kv_ids");
+}
+
+/* True if `pages` are free, after eviction, and adoption, if need be. */
 static bool make_room(struct pass *p, uint32_t pages)
 {
     if (p->ids.free_count >= pages)
@@ -161,6 +171,11 @@ static bool make_room(struct pass *p, uint32_t pages)
         sc_room got;
         bench_must(sc_cache_evict(p->cache, pages - p->ids.free_count, 0, &got),
             "sc_cache_evict");
+        drain(p);
+    }
+    if (p->ids.free_count < pages) {
+        for (uint32_t at = 0; at < p->running_count; at++)
+            adopt(p, &p->running[at]);
         drain(p);
     }
     return p->ids.free_count >= pages;
@@ -518,23 +533,14 @@ static bool go_on(struct pass *p, struct running *r)
     return false;
 }
 
-/* A prompt computed twice at once: read the tree's pages from now on, so that ours are free. */
-static void adopt(struct pass *p, struct running *r)
-{
-    uint32_t replaced = 0, count = 0;
-    if (p->served[r->row].decode || r->len < p->workload->requests[r->request].prompt_len)
-        return;
-    bench_must(sc_lease_adopt(p->cache, r->lease, &replaced), "sc_lease_adopt");
-    if (replaced > 0)
-        bench_must(sc_lease_kv_ids(p->cache, r->lease, 0, r->pages, r->page_count, &count),
-            "sc_lease_kv_ids");
-}
-
 static void after_step(struct pass *p)
 {
-    for (uint32_t at = 0; at < p->running_count; at++)
-        if (p->running[at].row != UINT32_MAX)
-            adopt(p, &p->running[at]);
+    for (uint32_t at = 0; at < p->running_count; at++) {
+        struct running *r = &p->running[at];
+        if (r->row != UINT32_MAX && !p->served[r->row].decode &&
+            r->len >= p->workload->requests[r->request].prompt_len)
+            adopt(p, r); /* others may have computed the same prompt meanwhile */
+    }
     drain(p);
     for (uint32_t at = p->running_count; at-- > 0;)
         if (p->running[at].row != UINT32_MAX && go_on(p, &p->running[at]))

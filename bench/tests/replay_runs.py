@@ -12,7 +12,11 @@ import tempfile
 
 PROGRAM = sys.argv[1]
 SCALE = int(os.environ.get("SC_TEST_SCALE", "100"))
-SMALL = ["--requests", "36", "--no-cold"]
+SHORT = ["--system-len", "150"]
+if SCALE < 100:  # a sanitizer build: seventeen times slower
+    SHORT += ["--hidden", "16", "--heads", "1", "--head-dim", "8", "--attention-dim", "8", "--mlp",
+              "16", "--vocab", "64", "--layers", "2", "--attention-every", "2"]
+SMALL = ["--requests", "36", "--no-cold", *SHORT]
 TESTS = []
 
 
@@ -106,7 +110,7 @@ def help_names_every_option_and_code():
 
 @test
 def text_report_has_what_was_promised():
-    text = run("replay", "--requests", "36", "--check", "3")
+    text = run("replay", "--requests", "36", "--check", "3", *SHORT)
     for word in ("hit ", "ideal", "cold", "times less", "slots", "evicted", "not more", "KV pages",
                  "differing bits", "float64", "result      passed"):
         assert word in text, f"{word!r} is missing in\n{text}"
@@ -139,10 +143,10 @@ def odd_shapes_and_settings_are_bit_equal_too():
 
 @test
 def too_few_pages_preempt_and_change_no_bit():
-    result = replay(*SMALL, "--check", "10", "--kv-pages", "1300", "--page", "1", "--running", "16")
+    result = replay(*SMALL, "--check", "10", "--kv-pages", "540", "--page", "1", "--running", "16")
     assert_checked(result, least=10)
     assert result["cached"]["preempted"] > 0, result["cached"]
-    assert result["cached"]["kv_pages_peak"] == 1300, result["cached"]
+    assert result["cached"]["kv_pages_peak"] == 540, result["cached"]
     run("replay", *SMALL, "--kv-pages", "20", code=2)
 
 
@@ -168,7 +172,7 @@ def sabotage_is_noticed():
 
 @test
 def the_cache_is_worth_it():
-    result = replay("--requests", "100")
+    result = replay("--requests", "100", *SHORT, "--system-len", "400")
     cached, cold = result["cached"], result["cold"]
     assert cached["hit_percent"] >= 0.95 * result["ideal_end_branch_percent"], result
     assert cold["hit_tokens"] == 0 and cold["computed_tokens"] == (
@@ -206,7 +210,7 @@ def traces_are_served_and_checked():
                                                         range(i % 3 + 2)]} for i in range(12)]
         for rows in (turns, chats, chat_trace(), chat_trace(io=True)):
             trace = write_trace(folder, rows)
-            result = replay("--trace", trace, "--no-cold", "--check", "8")
+            result = replay("--trace", trace, "--no-cold", "--check", "8", *SHORT)
             assert_checked(result, least=8)
             assert result["check"]["resumed_at"]["nothing"] <= 4, result["check"]
         trace = write_trace(folder, chat_trace())
