@@ -291,7 +291,8 @@ void replay_options_parse(struct replay_options *o, int argc, char **argv)
                "Exit status: 0 all well; 1 a check or an account failed, or a call of the "
                "library; 2 bad usage or an unreadable trace; 3 out of memory."};
     *o = (struct replay_options){.seed = 1, .decode_max = UINT32_MAX,
-        .generator = GENERATOR_OPTIONS_INIT, .layout = SC_LAYOUT_PAGE_MAJOR, .save = SAVE_ALL, .temperature = 1};
+        .generator = GENERATOR_OPTIONS_INIT, .layout = SC_LAYOUT_PAGE_MAJOR,
+        .save = SAVE_ALL, .temperature = 1};
     o->model = (struct served_options){.kind = SC_K_KIND_GDN, .state_dtype = SC_DTYPE_F32,
         .layers = 4, .attention_every = 4, .hidden = 64, .heads = 2, .head_dim = 32,
         .attention_heads = 2, .attention_dim = 32, .mlp = 128, .vocab = 512, .chunk = 16};
