@@ -5,5 +5,6 @@
 #define BENCH_MAIN_H
 
 int replay_main(int argc, char **argv);
+int hit_main(int argc, char **argv);
 
 #endif

@@ -5,13 +5,15 @@
 #include "bench_common.h"
 #include "bench_main.h"
 
-/* Benchmarks of single parts (hit, radix, kernels) find their place here. */
+/* Benchmarks of single parts (radix, kernels) find their place here. */
 static const struct command {
     const char *name, *title, *text;
     int (*main)(int argc, char **argv);
 } commands[] = {
     {"replay", "statecache-bench replay",
         "serve a workload with a small hybrid model, with and without the cache", replay_main},
+    {"hit", "statecache-bench hit",
+        "replay a trace through index and policies: what is resumed at a budget", hit_main},
 };
 enum { COMMAND_COUNT = sizeof commands / sizeof *commands };
 

@@ -1,0 +1,198 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The project's own measure of its default policy: 34 cells, four traces, no tuning per trace.
+ *
+ * Baseline of a cell: the best of LRU, LRU with superseded snapshots first, Marconi (tuned) and
+ * GDSF, each the higher of what is measured here and what a reference simulator found. The policy
+ * must stay within 0.5 points of it everywhere, reach within 1 point what the reference found for a
+ * policy of this kind, and close a quarter of the distance from LRU to a clairvoyant policy over
+ * the tight cells. */
+#include "hit_bars.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "hit_report.h"
+#include "hit_run.h"
+#include "trace.h"
+
+enum { CONVERSATION, SYNTHETIC, TAU, MAGAGENT, TRACE_COUNT };
+static const char *const files[TRACE_COUNT] = {
+    "mooncake-fast25/conversation_trace.jsonl.zst", "mooncake-fast25/synthetic_trace.jsonl.zst",
+    "taubench-airline-gpt4o/taubench_airline_blk64.jsonl.zst",
+    "lmcache-magagent/magagent_blk64.jsonl.zst"};
+static const char *const titles[TRACE_COUNT] = {"conversation", "synthetic", "tau-bench",
+    "magagent"};
+
+/* The reference's figures. */
+static const struct bar {
+    int trace;
+    bool state_only, tight;
+    double gib, lru, sup, marconi, gdsf, clairvoyant, ours;
+} bars[] = {
+    {CONVERSATION, false, true, 16, 4.54, 4.54, 4.54, 4.54, 19.61, 8.03},
+    {CONVERSATION, false, true, 32, 5.50, 5.51, 5.20, 5.66, 26.75, 11.10},
+    {CONVERSATION, false, true, 64, 9.21, 9.28, 6.21, 10.65, 33.54, 15.73},
+    {CONVERSATION, false, false, 128, 18.46, 18.71, 18.46, 20.16, 37.34, 21.13},
+    {CONVERSATION, false, false, 256, 26.43, 26.94, 26.43, 27.64, 37.34, 27.96},
+    {CONVERSATION, false, false, 512, 33.07, 33.61, 33.07, 32.72, 37.34, 33.36},
+    {CONVERSATION, true, true, 2, 4.32, 4.32, 4.32, 5.20, 20.39, 9.27},
+    {CONVERSATION, true, true, 4, 4.71, 4.71, 7.46, 8.41, 26.96, 12.77},
+    {CONVERSATION, true, true, 8, 6.05, 6.07, 9.63, 13.07, 32.66, 16.55},
+    {CONVERSATION, true, false, 16, 11.88, 12.58, 14.36, 19.72, 36.40, 21.72},
+    {CONVERSATION, true, false, 32, 19.78, 21.43, 21.11, 25.84, 37.34, 27.20},
+    {CONVERSATION, true, false, 64, 27.04, 28.97, 28.20, 30.66, 37.34, 31.24},
+    {SYNTHETIC, false, true, 16, 8.73, 8.67, 8.73, 9.26, 29.76, 10.88},
+    {SYNTHETIC, false, true, 32, 14.68, 14.54, 15.30, 15.32, 41.44, 19.31},
+    {SYNTHETIC, false, true, 64, 24.04, 23.81, 20.91, 24.87, 52.96, 30.92},
+    {SYNTHETIC, false, false, 128, 36.22, 35.49, 32.18, 38.50, 62.60, 43.85},
+    {SYNTHETIC, false, false, 256, 49.97, 48.74, 49.97, 53.14, 65.04, 56.43},
+    {SYNTHETIC, false, false, 512, 58.10, 57.09, 58.10, 58.16, 65.04, 60.08},
+    {SYNTHETIC, true, true, 2, 8.38, 8.32, 8.38, 14.64, 37.06, 19.47},
+    {SYNTHETIC, true, true, 4, 14.26, 14.13, 21.45, 21.37, 47.90, 27.16},
+    {SYNTHETIC, true, true, 8, 22.05, 21.98, 28.96, 31.34, 57.89, 36.92},
+    {SYNTHETIC, true, false, 16, 32.49, 32.08, 37.10, 44.98, 64.61, 49.76},
+    {SYNTHETIC, true, false, 32, 45.92, 45.03, 45.92, 55.52, 65.04, 57.21},
+    {SYNTHETIC, true, false, 64, 55.64, 54.26, 55.64, 58.12, 65.04, 59.91},
+    {TAU, false, false, 0.25, 49.43, 49.43, 49.43, 49.43, 49.51, 52.39},
+    {TAU, false, false, 0.5, 51.45, 51.51, 51.45, 52.69, 63.09, 61.52},
+    {TAU, false, false, 1, 60.20, 62.88, 66.37, 66.18, 82.81, 74.59},
+    {TAU, false, false, 2, 77.93, 84.58, 76.75, 78.72, 92.92, 86.82},
+    {TAU, false, false, 4, 87.38, 94.50, 88.64, 87.88, 95.15, 94.53},
+    {MAGAGENT, false, false, 0.25, 22.62, 22.62, 22.62, 17.28, 46.02, 45.52},
+    {MAGAGENT, false, false, 0.5, 64.32, 64.40, 64.32, 63.30, 71.56, 71.36},
+    {MAGAGENT, false, false, 1, 76.55, 76.61, 76.43, 74.60, 82.66, 80.36},
+    {MAGAGENT, false, false, 2, 77.36, 77.36, 77.36, 77.26, 82.66, 81.14},
+    {MAGAGENT, false, false, 4, 77.37, 77.40, 77.37, 77.35, 82.66, 81.23},
+};
+/* With hints that are right four times of five: conversation, mean of three seeds. */
+static const struct hint_bar { bool state_only; double gib, ours; } hint_bars[] = {
+    {false, 32, 12.95}, {false, 64, 18.88}, {false, 128, 24.87}, {false, 256, 31.02},
+    {false, 512, 34.56}, {true, 2, 10.58}, {true, 4, 14.53}, {true, 8, 19.21}, {true, 16, 24.52},
+    {true, 32, 29.58},
+};
+enum {
+    BARS = sizeof bars / sizeof *bars, HINT_BARS = sizeof hint_bars / sizeof *hint_bars, SEEDS = 3
+};
+enum { LRU, SUP, MARCONI, GDSF, OURS, CLAIRVOYANT, COLUMNS };
+static const char *const columns[COLUMNS] = {"lru", "lru-sup", "marconi", "gdsf", "gittins",
+    "belady"};
+
+static void job_init(struct hit_job *job, const struct hit_trace *trace,
+    const struct hit_model *model, const char *policy, double gib)
+{
+    char error[256];
+    job->trace = trace;
+    job->model = model;
+    if (hit_spec_parse(&job->spec, policy, error, sizeof error) != 0)
+        bench_fail(BENCH_CHECK_FAILED, "%s", error);
+    job->spec.budget_gib = gib;
+}
+
+struct verdict { double closed, hints_closed; unsigned tight, below, behind, failed; };
+
+static void bar_line(const struct bar *bar, const struct hit_job *jobs, struct verdict *verdict)
+{
+    const double reference[COLUMNS] = {bar->lru, bar->sup, bar->marconi, bar->gdsf, bar->ours,
+        bar->clairvoyant};
+    double rate[COLUMNS], best = 0;
+    for (int c = 0; c < COLUMNS; c++) {
+        rate[c] = hit_rate(&jobs[c].result);
+        if (c <= GDSF)
+            best = fmax(best, fmax(rate[c], reference[c]));
+    }
+    double closed = 100 * (rate[OURS] - bar->lru) / (bar->clairvoyant - bar->lru);
+    printf("%-13s%-7s%6g", titles[bar->trace], bar->state_only ? "states" : "shared", bar->gib);
+    for (int c = 0; c < COLUMNS; c++)
+        printf("%9.2f", rate[c]);
+    printf("%+9.2f%+9.2f%8.0f%s", rate[OURS] - best, rate[OURS] - bar->ours, closed,
+        bar->tight ? " tight" : "");
+    printf("  %.2f\n", jobs[OURS].result.tenth_tokens
+        ? 100.0 * (double)jobs[OURS].result.tenth_hit / (double)jobs[OURS].result.tenth_tokens : 0);
+    verdict->below += rate[OURS] < best - 0.5;
+    verdict->behind += rate[OURS] < bar->ours - 1.0;
+    if (bar->tight) {
+        verdict->tight++;
+        verdict->closed += closed;
+    }
+}
+
+static const struct bar *bar_find(bool state_only, double gib)
+{
+    for (size_t i = 0; i < BARS; i++) {
+        if (bars[i].trace == CONVERSATION && bars[i].state_only == state_only &&
+            bars[i].gib == gib)
+            return &bars[i];
+    }
+    return NULL;
+}
+
+static void hint_line(const struct hint_bar *hint, const struct hit_job *jobs, double without,
+    struct verdict *verdict)
+{
+    const struct bar *bar = bar_find(hint->state_only, hint->gib);
+    double mean = 0;
+    for (int s = 0; s < SEEDS; s++)
+        mean += hit_rate(&jobs[s].result) / SEEDS;
+    double closed = 100 * (mean - bar->lru) / (bar->clairvoyant - bar->lru);
+    printf("%-13s%-7s%6g%9.2f%+9.2f%+9.2f%8.0f\n", "conversation",
+        hint->state_only ? "states" : "shared", hint->gib, mean, mean - without,
+        mean - hint->ours, closed);
+    verdict->failed += mean < hint->ours - 1.0 || mean < without - 0.05;
+    verdict->hints_closed += closed / HINT_BARS;
+}
+
+int hit_bars_run(const char *folder, unsigned threads, const char *csv)
+{
+    struct hit_trace traces[TRACE_COUNT];
+    struct hit_model models[2];
+    char path[4096], error[TRACE_ERROR_BYTES];
+    hit_model_make(&models[0], "qwen3-next-80b-a3b", "fp32", "bf16");
+    hit_model_make(&models[1], "qwen3-next-80b-a3b", "fp32", "none");
+    for (int i = 0; i < TRACE_COUNT; i++) {
+        snprintf(path, sizeof path, "%s/%s", folder, files[i]);
+        if (hit_trace_load(&traces[i], path, 0, 0, error) != 0)
+            bench_fail(BENCH_USAGE, "%s", error);
+    }
+    size_t count = BARS * COLUMNS + HINT_BARS * SEEDS;
+    struct hit_job *jobs = bench_alloc(count, sizeof *jobs);
+    for (size_t i = 0; i < BARS; i++) {
+        for (int c = 0; c < COLUMNS; c++)
+            job_init(&jobs[i * COLUMNS + (size_t)c], &traces[bars[i].trace],
+                &models[bars[i].state_only], columns[c], bars[i].gib);
+    }
+    struct hit_job *hints = jobs + BARS * COLUMNS;
+    for (size_t i = 0; i < HINT_BARS * SEEDS; i++) {
+        const struct hint_bar *hint = &hint_bars[i / SEEDS];
+        job_init(&hints[i], &traces[CONVERSATION], &models[hint->state_only], "gittins+hint:0.8",
+            hint->gib);
+        hints[i].spec.hint_seed = i % SEEDS + 1;
+    }
+    hit_jobs_run(jobs, count, threads, "cells");
+    struct verdict verdict = {0};
+    printf("%-13s%-7s%6s", "trace", "budget", "GiB");
+    for (int c = 0; c < COLUMNS; c++)
+        printf("%9s", columns[c]);
+    printf("%9s%9s%8s  first tenth\n", "vs best", "vs ref", "closed");
+    for (size_t i = 0; i < BARS; i++)
+        bar_line(&bars[i], &jobs[i * COLUMNS], &verdict);
+    printf("\nwith hints, 80 %% right\n%26s%9s%9s%9s%8s\n", "GiB", "hints", "vs none", "vs ref",
+        "closed");
+    for (size_t i = 0; i < HINT_BARS; i++) {
+        const struct bar *bar = bar_find(hint_bars[i].state_only, hint_bars[i].gib);
+        double without = hit_rate(&jobs[(size_t)(bar - bars) * COLUMNS + OURS].result);
+        hint_line(&hint_bars[i], &hints[i * SEEDS], without, &verdict);
+    }
+    double closed = verdict.closed / verdict.tight;
+    bool met = verdict.below == 0 && verdict.behind == 0 && closed >= 25 && verdict.failed == 0;
+    printf("\ncells more than 0.5 below the baseline: %u; more than 1.0 behind the reference: %u; "
+        "closed over the tight cells: %.1f %%; hint cells missed: %u (closed %.1f %%)\n%s\n",
+        verdict.below, verdict.behind, closed, verdict.failed, verdict.hints_closed,
+        met ? "met" : "NOT met");
+    if (csv && !hit_report_csv(csv, jobs, count))
+        met = false;
+    free(jobs);
+    for (int i = 0; i < TRACE_COUNT; i++)
+        hit_trace_free(&traces[i]);
+    return met ? BENCH_OK : BENCH_CHECK_FAILED;
+}

@@ -1,0 +1,8 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef BENCH_HIT_BARS_H
+#define BENCH_HIT_BARS_H
+
+/* Runs the cells that the project measures itself by; exit status of the program. */
+int hit_bars_run(const char *folder, unsigned threads, const char *csv);
+
+#endif

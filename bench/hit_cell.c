@@ -1,0 +1,252 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One cell: one policy, one budget, one trace. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/clock.h"
+#include "base/prng.h"
+#include "hit.h"
+#include "hit_index.h"
+
+struct cell {
+    const struct hit_trace *trace;
+    const struct hit_spec *spec;
+    struct hit_result *result;
+    struct hit_index index;
+    struct sc_policy *policy;
+    struct sc_policy_point *points;
+    double cap;
+    size_t request;
+    struct hit_future *future; /* for hints */
+    struct sc_prng prng;
+    bool full;                 /* something had to go, first by this request: */
+    size_t full_at;
+    uint64_t clock_ns;         /* of reading the clock */
+};
+
+/* Processor time of this thread: other work on the machine does not count. */
+static uint64_t cpu_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+/* What reading the clock twice costs, to be taken off. */
+static uint64_t cpu_ns_cost(void)
+{
+    enum { ROUNDS = 64 };
+    uint64_t least = UINT64_MAX;
+    for (int i = 0; i < ROUNDS; i++) {
+        uint64_t start = cpu_ns(), took = cpu_ns() - start;
+        least = took < least ? took : least;
+    }
+    return least;
+}
+
+static uint64_t since(const struct cell *cell, uint64_t start)
+{
+    uint64_t took = cpu_ns() - start;
+    return took > cell->clock_ns ? took - cell->clock_ns : 0;
+}
+
+double hit_flops(const struct hit_model *model, double tokens)
+{
+    return tokens * model->flops_per_token + tokens * tokens * model->flops_per_token2;
+}
+
+static enum sc_policy_hint hint(void *ctx, uint32_t blocks)
+{
+    struct cell *cell = ctx;
+    const struct hit_request *r = &cell->trace->requests[cell->request];
+    uint32_t block = (uint32_t)cell->trace->tokens[r->first + blocks - 1];
+    bool wanted = hit_future_next(cell->future, block, cell->request) != 0;
+    bool right = sc_prng_unit(&cell->prng) < cell->spec->hint;
+    return wanted == right ? SC_POLICY_HINT_CONTINUES : SC_POLICY_HINT_OVER;
+}
+
+static void cell_open(struct cell *cell, struct hit_job *job)
+{
+    const struct hit_spec *spec = &job->spec;
+    const struct hit_model *model = job->model;
+    *cell = (struct cell){.trace = job->trace, .spec = spec, .result = &job->result,
+        .cap = spec->budget_gib * 1073741824.0, .clock_ns = cpu_ns_cost()};
+    double state = spec->kv_only ? 0 : model->state_bytes;
+    double block = model->kv_token_bytes * job->trace->block;
+    hit_index_init(&cell->index, job->trace, state, block);
+    struct sc_policy_options options = {.radix = cell->index.radix, .block_tokens = 1,
+        .interval_tokens = spec->interval, .near_tokens = 1024 / job->trace->block,
+        .marconi_alpha = spec->alpha, .spare_paths = true, .fit_every = spec->fit_every,
+        .sample_count = spec->sample_count,
+        .cost = {.state_bytes = state, .kv_token_bytes = block, .token_s = 1}};
+    bench_must(sc_policy_named(spec->policy, &options), "sc_policy_named");
+    if (options.order == SC_POLICY_MARCONI) {
+        options.cost.token_s = model->flops_per_token * job->trace->block;
+        options.cost.token2_s = model->flops_per_token2 * job->trace->block * job->trace->block;
+    }
+    bench_must(sc_policy_create(&options, &cell->policy), "sc_policy_create");
+    cell->points = bench_alloc((size_t)job->trace->longest + 4, sizeof *cell->points);
+    if (spec->hint > 0) {
+        cell->future = hit_future_create(job->trace);
+        sc_prng_seed(&cell->prng, spec->hint_seed);
+    }
+}
+
+static void cell_close(struct cell *cell)
+{
+    struct sc_policy_stats policy;
+    struct sc_radix_stats radix;
+    sc_policy_stats_get(cell->policy, &policy);
+    sc_radix_stats_get(cell->index.radix, &radix);
+    cell->result->evicted = cell->index.evicted;
+    cell->result->refits = policy.refits;
+    cell->result->policy_bytes = policy.bytes;
+    cell->result->index_bytes = radix.bytes;
+    if (SC_ASSERT_LEVEL >= 2)
+        bench_must(sc_policy_verify(cell->policy), "sc_policy_verify");
+    sc_policy_destroy(cell->policy);
+    hit_index_deinit(&cell->index);
+    hit_future_destroy(cell->future);
+    free(cell->points);
+}
+
+/* Room for what is asked: true if it is there. */
+static bool make_room(struct cell *cell, const struct sc_policy_ask *ask)
+{
+    double free_bytes = cell->cap - hit_index_bytes(&cell->index), got = 0;
+    if (ask->bytes <= free_bytes)
+        return true;
+    if (ask->bytes > cell->cap)
+        return false;
+    if (!cell->full) {
+        cell->full = true;
+        cell->full_at = cell->request;
+    }
+    bench_must(sc_policy_room(cell->policy, ask->bytes - free_bytes, ask->bar, &cell->index.sink,
+        &got), "sc_policy_room");
+    return got >= ask->bytes - free_bytes;
+}
+
+static void place(struct cell *cell, struct sc_policy_path *path)
+{
+    struct hit_result *result = cell->result;
+    struct sc_policy_ask ask;
+    for (;;) {
+        uint64_t start = cpu_ns();
+        bool more = sc_policy_next(cell->policy, path, cell->cap - hit_index_bytes(&cell->index),
+            &ask);
+        bool room = more && make_room(cell, &ask);
+        result->policy_ns += since(cell, start);
+        if (!more)
+            return;
+        if (!room) {
+            result->refused++;
+            continue;
+        }
+        for (uint32_t i = ask.first; i < ask.first + ask.count; i++) {
+            uint32_t snapshot = 0;
+            start = cpu_ns();
+            sc_node node = hit_index_insert(&cell->index, cell->trace, cell->request,
+                path->points[i].len, &snapshot);
+            result->insert_ns += since(cell, start);
+            if (node == SC_NODE_NONE)
+                continue;
+            result->snapshots++;
+            start = cpu_ns();
+            bench_must(sc_policy_attached(cell->policy, path, i, node, snapshot),
+                "sc_policy_attached");
+            result->policy_ns += since(cell, start);
+        }
+    }
+}
+
+static void account(struct cell *cell, const struct hit_model *model, uint32_t resumed)
+{
+    struct hit_result *result = cell->result;
+    const struct hit_request *r = &cell->trace->requests[cell->request];
+    uint64_t tokens = (uint64_t)resumed * cell->trace->block;
+    result->hit_tokens += tokens;
+    result->input_tokens += r->input_len;
+    result->flops_saved += hit_flops(model, (double)tokens);
+    result->flops_all += hit_flops(model, r->input_len);
+    if (cell->request < cell->trace->count / 10) {
+        result->tenth_hit += tokens;
+        result->tenth_tokens += r->input_len;
+    }
+}
+
+static void serve(struct cell *cell, const struct hit_model *model)
+{
+    const struct hit_trace *trace = cell->trace;
+    const struct hit_request *r = &trace->requests[cell->request];
+    struct hit_result *result = cell->result;
+    struct hit_match match;
+    uint64_t start = cpu_ns();
+    hit_index_match(&cell->index, trace, cell->request, &match);
+    result->match_ns += since(cell, start);
+    account(cell, model, match.resumed);
+    struct sc_policy_path path = {.now_ns = r->time_ns, .hashes = trace->hashes + r->first,
+        .block_count = r->blocks, .len_max = r->usable, .kv_len = match.held,
+         .held_len = match.deepest,
+        .state_len = match.resumed, .state_node = match.state_node, .points = cell->points,
+        .point_cap = trace->longest + 4, .hint = cell->future ? hint : NULL, .hint_ctx = cell};
+    start = cpu_ns();
+    bench_must(sc_policy_begin(cell->policy, &path), "sc_policy_begin");
+    result->policy_ns += since(cell, start);
+    place(cell, &path);
+    struct sc_policy_stats before, after;
+    sc_policy_stats_get(cell->policy, &before);
+    start = cpu_ns();
+    sc_policy_end(cell->policy, &path);
+    uint64_t took = since(cell, start);
+    result->policy_ns += took;
+    sc_policy_stats_get(cell->policy, &after);
+    if (after.refits != before.refits)
+        result->refit_ns += took;
+    hit_index_touch(&cell->index, trace, cell->request, path.kv_len);
+    hit_index_unlock(&cell->index, &match);
+    double held = hit_index_bytes(&cell->index);
+    if (held > result->peak_bytes)
+        result->peak_bytes = held;
+}
+
+/* Marconi's tuning: what was seen so far is replayed with each alpha; most flops saved wins. */
+static double alpha_tune(const struct hit_job *job, size_t upto)
+{
+    static const double grid[] = {0, 0.1, 0.2, 0.3, 0.5, 0.7, 1, 1.4, 2};
+    double best = 0, best_saved = -1;
+    struct hit_trace seen = *job->trace;
+    seen.count = upto;
+    for (size_t i = 0; i < sizeof grid / sizeof *grid; i++) {
+        struct hit_job trial = {.trace = &seen, .model = job->model, .spec = job->spec};
+        trial.spec.tune = false;
+        trial.spec.alpha = grid[i];
+        hit_cell_run(&trial);
+        if (trial.result.flops_saved > best_saved) {
+            best_saved = trial.result.flops_saved;
+            best = grid[i];
+        }
+    }
+    return best;
+}
+
+void hit_cell_run(struct hit_job *job)
+{
+    struct cell cell;
+    uint64_t start = sc_clock_now_ns();
+    cell_open(&cell, job);
+    bool tune = job->spec.tune;
+    for (size_t i = 0; i < job->trace->count; i++) {
+        cell.request = i;
+        if (tune && cell.full && i >= cell.full_at * 6) {
+            tune = false;
+            job->result.alpha = alpha_tune(job, i);
+            bench_must(sc_policy_alpha_set(cell.policy, job->result.alpha), "sc_policy_alpha_set");
+        }
+        serve(&cell, job->model);
+    }
+    cell_close(&cell);
+    job->result.seconds = (double)(sc_clock_now_ns() - start) * 1e-9;
+}

@@ -1,0 +1,519 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Policies: creation, the calls of a request, eviction.
+ *
+ *   ghosts (blocks seen, by hash)            the index (sc_radix)
+ *     o--o--o--o--o--o--o                      --A-----B---C
+ *           |        |  |                        |     |
+ *         cand     cand cand  <--- by_node ------'     '-- snapshots
+ *           |              |
+ *           '--> order: heap of resident candidates by key;  timers: heap by time
+ *
+ * A candidate is a position that is learned about (GITTINS: a ghost stands for it), or that carries
+ * a snapshot, or both. What is resident is the index's to say: `by_node` is only a guess, confirmed
+ * by the snapshot id whenever it matters, so that snapshots may leave without notice.
+ *
+ * Invariants; sc_policy_verify cites them:
+ *  (1) by_node[n] == c if and only if cands[c].node == n; then c is alive and, but for TREE and
+ *      MARCONI (which scan), in `order`.
+ *  (2) A live candidate is resident or has a ghost, and ghost and candidate name each other.
+ *  (3) key <= value for every resident candidate whose snapshot is still there, once the timers that
+ *      are due have been served (up to CHILD_WALK_MAX, policy_value.c). So an entry whose key is its
+ *      value at the heap's top is the least valuable of all: what is found in O(log n) is what a
+ *      scan finds.
+ *  (4) Links superseded_by/supersedes and near_end/near_of come in pairs.
+ *
+ * Cost of a request: O(blocks) hash look-ups, O(nodes between snapshots) for each value, O(log n) for
+ * each key that changes; a refit every `fit_every` requests. */
+#include "policy_internal.h"
+
+#include <stdio.h>
+
+static const struct named {
+    const char *name;
+    enum sc_policy_order order;
+    enum sc_policy_admission admission;
+    uint32_t placement;
+} names[] = {
+    {"gittins", SC_POLICY_GITTINS, SC_ADMIT_DUEL, SC_PLACE_END | SC_PLACE_FORK | SC_PLACE_NEAR},
+    {"lru", SC_POLICY_LRU, SC_ADMIT_GROUP, SC_PLACE_END | SC_PLACE_BRANCH},
+    {"lru-path", SC_POLICY_LRU_PATH, SC_ADMIT_GROUP, SC_PLACE_END | SC_PLACE_BRANCH},
+    {"lru-sup", SC_POLICY_LRU_SUP, SC_ADMIT_GROUP, SC_PLACE_END | SC_PLACE_BRANCH},
+    {"fixed", SC_POLICY_TREE, SC_ADMIT_GROUP, SC_PLACE_END | SC_PLACE_INTERVAL},
+    {"marconi", SC_POLICY_MARCONI, SC_ADMIT_GROUP, SC_PLACE_END | SC_PLACE_BRANCH},
+    {"gdsf", SC_POLICY_GDSF, SC_ADMIT_GROUP, SC_PLACE_END | SC_PLACE_BRANCH},
+};
+enum { NAME_COUNT = sizeof names / sizeof *names };
+
+const char *sc_policy_name(uint32_t index)
+{
+    return index < NAME_COUNT ? names[index].name : NULL;
+}
+
+sc_status sc_policy_named(const char *name, struct sc_policy_options *options)
+{
+    SC_REQUIRE(name != NULL && options != NULL);
+    for (size_t i = 0; i < NAME_COUNT; i++) {
+        if (strcmp(name, names[i].name) != 0) continue;
+        options->order = names[i].order;
+        options->admission = names[i].admission;
+        options->placement = names[i].placement;
+        return SC_OK;
+    }
+    return SC_FAIL(SC_ERR_NOT_FOUND, "there is no policy '%s'", name);
+}
+
+static sc_status options_check(const struct sc_policy_options *o)
+{
+    SC_TRY(sc_cost_check(&o->cost));
+    SC_REQUIRE(o->radix != NULL);
+    SC_REQUIRE((unsigned)o->order <= SC_POLICY_GITTINS);
+    SC_REQUIRE((unsigned)o->admission <= SC_ADMIT_DUEL);
+    SC_REQUIRE((o->placement & ~(uint32_t)SC_PLACE_ALL) == 0);
+    SC_REQUIRE(o->block_tokens > 0);
+    SC_REQUIRE(o->interval_tokens % o->block_tokens == 0);
+    SC_REQUIRE(isfinite(o->marconi_alpha) && o->marconi_alpha >= 0);
+    bool learns = o->order == SC_POLICY_GITTINS;
+    if (!learns && (o->admission == SC_ADMIT_DUEL ||
+            o->placement & (SC_PLACE_FORK | SC_PLACE_NEAR))) {
+        return SC_FAIL(SC_ERR_INVALID, "duels, forks and points near the end need the statistics "
+            "of the order 'gittins'");
+    }
+    if (learns && o->admission == SC_ADMIT_GROUP) {
+        return SC_FAIL(SC_ERR_INVALID, "'gittins' admits point by point");
+    }
+    return SC_OK;
+}
+
+sc_status sc_policy_create(const struct sc_policy_options *options, struct sc_policy **policy_out)
+{
+    SC_REQUIRE(options != NULL && policy_out != NULL);
+    SC_TRY(options_check(options));
+    struct sc_heap heap;
+    SC_TRY(sc_heap_init(&heap, SC_SUBSYSTEM_RADIX, options->allocator));
+    struct sc_policy *p = sc_heap_calloc(&heap, 1, sizeof *p);
+    if (!p) return SC_FAIL(SC_ERR_NO_MEMORY, "no memory for a policy");
+    p->heap = heap;
+    p->options = *options;
+    p->bytes = sizeof *p;
+    p->ghost_max = options->ghost_max ? options->ghost_max : 1u << 20;
+    if (options->order == SC_POLICY_GITTINS) {
+        uint32_t cap = options->sample_count ? options->sample_count : SAMPLES_DEFAULT;
+        p->model = sc_heap_calloc(&p->heap, 1, sizeof *p->model);
+        struct sample *ring = sc_heap_calloc(&p->heap, cap, sizeof *ring);
+        if (!p->model || !ring) {
+            sc_heap_free(&p->heap, ring, cap * sizeof *ring);
+            sc_heap_free(&p->heap, p->model, sizeof *p->model);
+            sc_heap_free(&heap, p, sizeof *p);
+            return SC_FAIL(SC_ERR_NO_MEMORY, "no memory for the statistics");
+        }
+        pol_model_init(p->model);
+        p->model->ring = ring;
+        p->model->cap = cap;
+        p->bytes += sizeof *p->model + cap * sizeof *ring;
+    }
+    *policy_out = p;
+    return SC_OK;
+}
+
+void sc_policy_destroy(struct sc_policy *p)
+{
+    if (!p) return;
+    struct sc_heap heap = p->heap;
+    if (p->model) {
+        sc_heap_free(&heap, p->model->ring, p->model->cap * sizeof *p->model->ring);
+        sc_heap_free(&heap, p->model, sizeof *p->model);
+    }
+    sc_heap_free(&heap, p->ghosts, p->ghost_cap * sizeof *p->ghosts);
+    if (p->table) sc_heap_free(&heap, p->table, ((size_t)p->table_mask + 1) * sizeof *p->table);
+    sc_heap_free(&heap, p->cands, p->cand_cap * sizeof *p->cands);
+    sc_heap_free(&heap, p->by_node, p->by_node_cap * sizeof *p->by_node);
+    sc_heap_free(&heap, p->path, p->path_cap * sizeof *p->path);
+    sc_heap_free(&heap, p->aside, p->aside_cap * sizeof *p->aside);
+    sc_heap_free(&heap, p->order.items, p->order.cap * sizeof *p->order.items);
+    sc_heap_free(&heap, p->timers.items, p->timers.cap * sizeof *p->timers.items);
+    sc_heap_free(&heap, p, sizeof *p);
+}
+
+/* --- a request --- */
+
+static sc_status path_check(const struct sc_policy *p, const struct sc_policy_path *path)
+{
+    SC_REQUIRE(path->hashes != NULL || path->block_count == 0 || !p->model);
+    SC_REQUIRE(path->given != NULL || path->given_count == 0);
+    SC_REQUIRE(path->block_count <= UINT32_MAX / p->options.block_tokens);
+    SC_REQUIRE(path->state_len <= path->kv_len || p->options.cost.kv_token_bytes <= 0);
+    SC_REQUIRE(path->priority >= -16 && path->priority <= 16);
+    SC_REQUIRE(path->now_ns >= p->now_ns);
+    SC_REQUIRE(path->points != NULL && path->point_cap > 0 && path->point_cap <= UINT16_MAX);
+    if (p->model && path->block_count > p->ghost_max / 2) {
+        return SC_FAIL(SC_ERR_LIMIT, "a prompt of %u blocks, %u are remembered", path->block_count,
+            p->ghost_max);
+    }
+    return SC_OK;
+}
+
+sc_status sc_policy_begin(struct sc_policy *p, struct sc_policy_path *path)
+{
+    SC_REQUIRE(p != NULL && path != NULL);
+    SC_TRY(path_check(p, path));
+    if (!pol_cands_reserve(p, path->point_cap) ||
+        (p->model &&
+            (!pol_grow(p, (void **)&p->path, &p->path_cap, path->block_count, sizeof *p->path) ||
+                !pol_ghosts_reserve(p, path->block_count)))) {
+        return SC_FAIL(SC_ERR_NO_MEMORY, "no memory to learn from a request");
+    }
+    p->requests++;
+    p->now_ns = path->now_ns;
+    p->now_s = (double)path->now_ns * 1e-9;
+    path->point_count = path->turn_count = path->turn = 0;
+    path->used = path->wanted = 0;
+    path->base_len = path->state_len;
+    path->near_rate = 0;
+    path->linear = false;
+    if (!p->model) {
+        pol_place_plain(p, path);
+        uint32_t id = path->state_len > 0 ? pol_resident(p, path->state_node) : 0;
+        path->used = id;
+        path->used_generation = id ? pol_cand(p, id)->generation : 0;
+        for (uint32_t i = 0; i < path->point_count; i++) path->points[i].turn = (uint16_t)i;
+        path->turn_count = path->point_count;
+        return SC_OK;
+    }
+    pol_learn(p, path);
+    if (path->linear && path->used != 0 && path->used == path->wanted) {
+        uint32_t up = pol_up(p, path->state_node);
+        path->base_len = up ? pol_cand(p, up)->len : 0;
+    }
+    pol_place_order(p, path);
+    return SC_OK;
+}
+
+/* The candidate that a new snapshot belongs to. Room for one was made. */
+static uint32_t cand_for(struct sc_policy *p, struct sc_policy_point *point, sc_node node)
+{
+    uint32_t id = pol_resident(p, node); /* of a snapshot that left without notice */
+    if (id != 0) pol_detach(p, id);
+    id = pol_alive(p, point->cand, point->generation);
+    if (id != 0 && pol_cand(p, id)->node != 0) pol_detach(p, id);
+    id = pol_alive(p, point->cand, point->generation);
+    if (id == 0) {
+        id = pol_cand_new(p);
+        pol_cand(p, id)->len = point->len;
+        pol_cand(p, id)->born_ns = p->now_ns;
+        pol_cand(p, id)->kind = point->kind;
+        pol_cand(p, id)->stratum = (uint8_t)(point->kind * STRATA_PER_KIND);
+        point->cand = id;
+        point->generation = pol_cand(p, id)->generation;
+    }
+    return id;
+}
+
+sc_status sc_policy_attached(struct sc_policy *p, struct sc_policy_path *path, uint32_t index,
+    sc_node node, uint32_t snapshot)
+{
+    SC_REQUIRE(p != NULL && path != NULL && index < path->point_count && snapshot != 0);
+    struct sc_radix_node_info info;
+    SC_TRY(sc_radix_node_get(p->options.radix, node, &info));
+    struct sc_policy_point *point = &path->points[index];
+    if (info.snapshot != snapshot || info.end != point->len) {
+        return SC_FAIL(SC_ERR_MISMATCH, "node %u has no snapshot %u after %u tokens", node, snapshot,
+            point->len);
+    }
+    if (!pol_cands_reserve(p, 1) || !pol_node_reserve(p, node)) {
+        return SC_FAIL(SC_ERR_NO_MEMORY, "no memory for a candidate");
+    }
+    uint32_t id = cand_for(p, point, node);
+    struct cand *cand = pol_cand(p, id);
+    p->by_node[node] = id;
+    cand->node = node;
+    cand->snapshot = snapshot;
+    cand->freq = 1;
+    cand->base = p->age; /* 0 but for GDSF */
+    cand->stamp = p->requests;
+    cand->used_ns = p->now_ns;
+    cand->ttl_ns = path->ttl_ns;
+    cand->priority = (int8_t)path->priority;
+    cand->pin_until_ns = index + 1 == path->point_count ? path->pin_until_ns : 0;
+    point->stored = true;
+    if (path->kv_len < point->len) path->kv_len = point->len;
+    pol_touch(p, id);
+    if (p->options.order >= SC_POLICY_GDSF) pol_below_changed(p, node);
+    return SC_OK;
+}
+
+static void use_path(struct sc_policy *p, sc_node node)
+{
+    struct sc_radix_node_info info;
+    for (; node != SC_NODE_NONE && sc_radix_node_get(p->options.radix, node, &info) == SC_OK;
+         node = info.parent) {
+        uint32_t id = info.snapshot ? pol_resident(p, node) : 0;
+        if (id == 0) continue;
+        pol_cand(p, id)->stamp = p->requests;
+        pol_touch(p, id);
+    }
+}
+
+static void use(struct sc_policy *p, struct sc_policy_path *path, bool extended)
+{
+    uint32_t id = pol_alive(p, path->used, path->used_generation);
+    if (id == 0 || pol_cand(p, id)->node == 0) return;
+    struct cand *cand = pol_cand(p, id);
+    cand->used_ns = p->now_ns;
+    cand->freq++;
+    cand->base = p->age;
+    cand->stamp = p->requests;
+    struct sc_radix_node_info info;
+    if (p->options.order == SC_POLICY_LRU_SUP && extended &&
+        sc_radix_node_get(p->options.radix, cand->node, &info) == SC_OK && info.child_count == 1) {
+        cand->stamp = 0;
+    }
+    pol_touch(p, id);
+    if (p->options.order == SC_POLICY_LRU_PATH) use_path(p, cand->node);
+}
+
+void sc_policy_end(struct sc_policy *p, struct sc_policy_path *path)
+{
+    if (!p || !path) return;
+    bool stored = false, end_stored = false;
+    for (uint32_t i = 0; i < path->point_count; i++) stored |= path->points[i].stored;
+    if (path->point_count > 0) {
+        const struct sc_policy_point *last = &path->points[path->point_count - 1];
+        uint32_t id = pol_alive(p, last->cand, last->generation);
+        end_stored = id != 0 && pol_cand(p, id)->node != 0;
+    }
+    if (p->model) pol_learn_end(p, path, end_stored);
+    use(p, path, stored);
+    if (p->model && p->requests >= p->model->next_fit) {
+        pol_fit(p);
+        uint64_t every = p->options.fit_every ? p->options.fit_every : FIT_DEFAULT;
+        uint64_t early = p->requests / 2 > 10 ? p->requests / 2 : 10;
+        if (every < p->order.count / 16) every = p->order.count / 16; /* keys: O(1) a request */
+        p->model->next_fit = p->requests + (every < early ? every : early);
+    }
+}
+
+/* --- eviction --- */
+
+static bool snapshot_there(const struct sc_policy *p, const struct cand *cand,
+    struct sc_radix_node_info *info)
+{
+    return sc_radix_node_get(p->options.radix, cand->node, info) == SC_OK &&
+        info->snapshot == cand->snapshot;
+}
+
+static bool spared(const struct sc_radix_node_info *info)
+{
+    return info->state_locks > 0 || info->kv_locks > 0;
+}
+
+static void timers_serve(struct sc_policy *p)
+{
+    while (p->timers.count > 0) {
+        if (p->timers.items[0].key > p->now_ns) return;
+        pol_touch_time(p, p->timers.items[0].id);
+    }
+}
+
+/* Takes the lowest entries off the heap until one may go; puts the others back. */
+static uint32_t victim_find(struct sc_policy *p, double *value_out)
+{
+    uint32_t aside = 0, found = 0, second = 0;
+    double second_value = 0;
+    struct sc_radix_node_info info;
+    timers_serve(p);
+    while (p->order.count > 0 && found == 0) {
+        uint32_t id = p->order.items[0].id;
+        struct cand *cand = pol_cand(p, id);
+        if (!snapshot_there(p, cand, &info)) {
+            pol_detach(p, id);
+            continue;
+        }
+        double value = pol_value(p, id);
+        if (value > cand->key) {
+            pol_key_set(p, id, value);
+            continue;
+        }
+        if (!spared(&info)) {
+            found = id;
+            *value_out = value;
+            break;
+        }
+        if (second == 0 && info.state_locks == 0) {
+            second = id;
+            second_value = value;
+        }
+        p->aside[aside++] = id;
+        pol_heap_take(p, &p->order, id);
+    }
+    while (aside > 0) {
+        uint32_t id = p->aside[--aside];
+        pol_key_set(p, id, pol_cand(p, id)->key);
+    }
+    if (found == 0 && second != 0 && !p->options.spare_paths) {
+        found = second;
+        *value_out = second_value;
+    }
+    return found != 0 && *value_out == HUGE_VAL ? 0 : found; /* pinned */
+}
+
+struct span { double low, high; };
+
+static void span_add(struct span *span, double x)
+{
+    if (x < span->low) span->low = x;
+    if (x > span->high) span->high = x;
+}
+
+static double normal(const struct span *span, double x)
+{
+    return span->high > span->low ? (x - span->low) / (span->high - span->low) : x - span->low;
+}
+
+/* Marconi's two terms. */
+static void marconi_terms(const struct sc_policy *p, uint32_t id, double *recent, double *efficient)
+{
+    const struct sc_cost *cost = &p->options.cost;
+    const struct cand *cand = pol_cand(p, id);
+    uint32_t up = pol_up(p, cand->node);
+    *recent = 1.0 / ((double)(p->requests - cand->stamp) + 1);
+    *efficient = sc_cost_prefill_s(cost, up ? pol_cand(p, up)->len : 0, cand->len) /
+        (cost->state_bytes + cost->kv_token_bytes * cand->len);
+}
+
+static uint32_t victim_marconi(struct sc_policy *p, double *value_out)
+{
+    struct span recents = {HUGE_VAL, -HUGE_VAL}, efficients = {HUGE_VAL, -HUGE_VAL};
+    struct sc_radix_node_info info;
+    double recent = 0, efficient = 0;
+    uint32_t best = 0;
+    for (int pass = 0; pass < 2; pass++) {
+        for (uint32_t i = 0; i < p->order.count; i++) {
+            uint32_t id = p->order.items[i].id;
+            struct cand *cand = pol_cand(p, id);
+            if (!snapshot_there(p, cand, &info) || spared(&info)) continue;
+            if (cand->pin_until_ns > p->now_ns) continue;
+            marconi_terms(p, id, &recent, &efficient);
+            if (pass == 0) {
+                span_add(&recents, recent);
+                span_add(&efficients, efficient);
+                continue;
+            }
+            if (info.child_count > 1) continue;
+            double value = normal(&recents, recent) +
+                p->options.marconi_alpha * normal(&efficients, efficient);
+            if (best == 0 || value < *value_out || (value == *value_out && id < best)) {
+                best = id;
+                *value_out = value;
+            }
+        }
+    }
+    return best;
+}
+
+static uint32_t victim_any(struct sc_policy *p, double *value_out)
+{
+    if (p->options.order == SC_POLICY_TREE) return 0;
+    return p->options.order == SC_POLICY_MARCONI ? victim_marconi(p, value_out)
+                                                 : victim_find(p, value_out);
+}
+
+sc_node sc_policy_victim(struct sc_policy *p, double *value_out)
+{
+    double value = 0;
+    uint32_t id = p ? victim_any(p, &value) : 0;
+    if (id == 0) return SC_NODE_NONE;
+    if (value_out) *value_out = value;
+    return pol_cand(p, id)->node;
+}
+
+sc_node sc_policy_victim_naive(struct sc_policy *p, double *value_out)
+{
+    struct sc_radix_node_info info;
+    uint32_t best = 0;
+    double least = 0;
+    for (uint32_t id = 1; p && id <= p->cand_used; id++) {
+        const struct cand *cand = pol_cand(p, id);
+        if (!cand->live || cand->node == 0 || !snapshot_there(p, cand, &info)) continue;
+        if (spared(&info)) continue;
+        double value = pol_value(p, id);
+        if (value < HUGE_VAL && (best == 0 || value < least)) {
+            best = id;
+            least = value;
+        }
+    }
+    if (best == 0) return SC_NODE_NONE;
+    if (value_out) *value_out = least;
+    return pol_cand(p, best)->node;
+}
+
+/* Drops the snapshot of a candidate and what hangs on it alone. */
+static sc_status cand_evict(struct sc_policy *p, uint32_t id, double value,
+    const struct sc_radix_sink *sink)
+{
+    sc_node node = pol_cand(p, id)->node, rest = SC_NODE_NONE;
+    if (p->options.order == SC_POLICY_GITTINS) {
+        uint32_t up = pol_up(p, node);
+        if (up != 0 && pol_cand(p, up)->superseded_by == id &&
+            pol_cand(p, up)->kind == KIND_SUPERSEDED) {
+            pol_class_copy(p, up, id); /* it stands for the conversation again */
+        }
+    }
+    SC_TRY(sc_radix_evict_node((struct sc_radix *)p->options.radix, node, sink, &rest));
+    if (p->options.order == SC_POLICY_GDSF && value > p->age) p->age = value;
+    pol_detach(p, id);
+    p->evicted++;
+    if (p->options.order >= SC_POLICY_GDSF) pol_tail_changed(p, rest);
+    return SC_OK;
+}
+
+static double bytes_held(const struct sc_policy *p)
+{
+    struct sc_radix_stats stats;
+    sc_radix_stats_get(p->options.radix, &stats);
+    return (double)stats.snapshot_count * p->options.cost.state_bytes +
+        (double)stats.token_count * p->options.cost.kv_token_bytes;
+}
+
+sc_status sc_policy_room(struct sc_policy *p, double bytes, double bar,
+    const struct sc_radix_sink *sink, double *bytes_out)
+{
+    SC_REQUIRE(p != NULL && bytes_out != NULL && !isnan(bar) && !isnan(bytes));
+    double before = bytes_held(p), freed = 0;
+    sc_status status = SC_OK;
+    while (status == SC_OK && freed < bytes) {
+        if (p->options.order == SC_POLICY_TREE) {
+            uint64_t tokens = 0;
+            uint32_t count = 0;
+            status = sc_radix_evict_kv((struct sc_radix *)p->options.radix, 1, sink, &tokens,
+                &count);
+            p->evicted += tokens > 0;
+            if (tokens == 0) break;
+        } else {
+            double value = 0;
+            uint32_t id = victim_any(p, &value);
+            if (id == 0 || value > bar) break;
+            status = cand_evict(p, id, value, sink);
+        }
+        freed = before - bytes_held(p);
+    }
+    if (status != SC_OK) return status;
+    if (freed < bytes) p->refused++;
+    *bytes_out = freed;
+    return SC_OK;
+}
+
+sc_status sc_policy_alpha_set(struct sc_policy *p, double alpha)
+{
+    SC_REQUIRE(p != NULL && isfinite(alpha) && alpha >= 0);
+    p->options.marconi_alpha = alpha;
+    return SC_OK;
+}
+
+void sc_policy_stats_get(const struct sc_policy *p, struct sc_policy_stats *stats_out)
+{
+    if (!p || !stats_out) return;
+    *stats_out = (struct sc_policy_stats){.requests = p->requests,
+        .refits = p->model ? p->model->fits : 0, .events = p->model ? p->model->events : 0,
+        .ghosts = p->ghost_count, .candidates = p->cand_count, .resident = p->order.count,
+        .refused = p->refused, .evicted = p->evicted, .bytes = p->bytes};
+}

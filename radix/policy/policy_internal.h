@@ -1,0 +1,186 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Private to radix/policy: the structures behind sc_policy. policy.c opens with the picture and
+ * the invariants. */
+#ifndef SC_POLICY_INTERNAL_H
+#define SC_POLICY_INTERNAL_H
+
+#include <math.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/heap.h"
+#include "base/sc_assert.h"
+#include "policy/policy.h"
+
+/* Kinds of positions; an interval of demand is learned per kind. */
+enum {
+    KIND_FIRST = 0,      /* end of a prompt that continues no other */
+    KIND_TURN = 1,       /* end of a prompt that continues another one's end */
+    KIND_BRANCH = 2,     /* paths part here */
+    KIND_SUPERSEDED = 3, /* was resumed and went on linearly */
+    KIND_NEAR = 4,       /* shortly before the end of a prompt */
+    KIND_COUNT = 5
+};
+
+enum {
+    FEATURES = 5,
+    LEVELS_PER_FEATURE = 16,
+    STRATA_PER_KIND = 4,
+    HINTS = 3,
+    STRATA = KIND_COUNT * STRATA_PER_KIND * HINTS,
+    MULTIPLIERS = STRATA * FEATURES * LEVELS_PER_FEATURE,
+    AGES = 36,
+    LEVEL_MAX = 8,               /* of the product of multipliers: 2^(level / 2) */
+    INDEX_LEVELS = 2 * LEVEL_MAX + 1,
+    CHILD_WALK_MAX = 64,         /* nodes visited below a new snapshot to correct their values */
+    SAMPLES_DEFAULT = 8000,
+    FIT_DEFAULT = 100,
+    SC_POLICY_COLD_EVENTS = 100  /* events before anything is refused */
+};
+
+/* A block of a prompt that was seen, with all before it. */
+#define SC_POLICY_NEAR_FACTOR 0.7 /* a point near the end must be worth that much more */
+
+struct ghost {
+    uint64_t hash;
+    uint32_t next_free;
+    uint32_t cand;     /* 0: not a position that is learned about */
+    uint32_t children; /* blocks seen after it */
+    bool recent;       /* passed since the clock hand's last turn */
+    bool live;
+};
+
+/* A position: learned about (a ghost stands for it), or resident, or both. */
+struct cand {
+    uint32_t ghost, node, snapshot, len;
+    uint32_t generation;
+    uint32_t place, timer_place; /* in the heaps + 1 */
+    uint32_t superseded_by, supersedes, near_end, near_of; /* candidates */
+    uint32_t uses, freq;
+    uint64_t born_ns, used_ns, pin_until_ns, ttl_ns;
+    uint64_t open;               /* sample + 1; 0: none */
+    double key, base;
+    double per_byte;             /* what a reuse saves per byte, as last worked out */
+    uint64_t timer_ns;           /* when key is to be looked at again */
+    uint64_t stamp;
+    uint8_t kind, stratum, turn, bucket;
+    uint8_t features[FEATURES];
+    int8_t level, priority;
+    bool live, is_end, registered;
+};
+
+/* One interval of demand. */
+struct sample {
+    double start_s;
+    float rest_s;           /* of its age, in the bucket */
+    float weight;           /* product of its multipliers; scratch of fit */
+    uint16_t at[FEATURES];  /* its multipliers */
+    uint8_t stratum, bucket;
+    bool open, event;
+};
+
+/* Keys are not negative, so that the bits of a double sort as the number does. */
+struct heap_item { uint64_t key; uint32_t id; };
+struct order_heap { struct heap_item *items; uint32_t count, cap; };
+
+struct fit { /* scratch */
+    uint32_t rows;
+    float exposure[STRATA][AGES], passed[STRATA][AGES], cumulated[STRATA][AGES];
+    float events[STRATA][AGES], pooled[AGES];
+    float expected[MULTIPLIERS], observed[MULTIPLIERS];
+    bool present[STRATA];
+};
+
+struct model {
+    struct sample *ring;
+    uint32_t cap;
+    uint64_t count;            /* samples ever */
+    uint64_t events;
+    float multiplier[MULTIPLIERS];
+    float hazard[STRATA][AGES];
+    double index[STRATA][INDEX_LEVELS][AGES];
+    uint8_t index_fresh[STRATA][INDEX_LEVELS];
+    bool fitted[STRATA];
+    struct fit fit;
+    uint64_t next_fit, fits;
+};
+
+struct sc_policy {
+    struct sc_heap heap;
+    struct sc_policy_options options;
+    struct ghost *ghosts; /* [ghost_cap], 0 is none */
+    uint32_t ghost_cap, ghost_count, ghost_free, ghost_hand, ghost_max, ghost_used;
+    uint32_t *table;      /* hash -> ghost */
+    uint32_t table_mask;
+    struct cand *cands;   /* [cand_cap], 0 is none */
+    uint32_t cand_cap, cand_count, cand_free, cand_used;
+    uint32_t *by_node;    /* node -> resident candidate */
+    uint32_t by_node_cap;
+    uint32_t *path;       /* [path_cap]: ghosts of the path in hand */
+    uint32_t path_cap;
+    uint32_t *aside;      /* locked candidates set aside by a search */
+    uint32_t aside_cap;
+    struct order_heap order, timers;
+    struct model *model;  /* GITTINS only */
+    uint64_t now_ns;
+    double now_s;
+    uint64_t requests, refused, evicted;
+    double age;           /* GDSF's clock */
+    uint64_t bytes;
+};
+
+/* policy_memory.c: arrays, candidates, ghosts */
+bool pol_grow(struct sc_policy *p, void **array, uint32_t *cap, uint64_t need, size_t item_bytes);
+bool pol_cands_reserve(struct sc_policy *p, uint64_t more);
+bool pol_node_reserve(struct sc_policy *p, uint32_t node);
+uint32_t pol_cand_new(struct sc_policy *p);
+void pol_cand_free(struct sc_policy *p, uint32_t id);
+bool pol_ghosts_reserve(struct sc_policy *p, uint64_t more);
+uint32_t pol_ghost_find(const struct sc_policy *p, uint64_t hash);
+uint32_t pol_ghost_add(struct sc_policy *p, uint64_t hash, uint32_t parent);
+static inline struct cand *pol_cand(const struct sc_policy *p, uint32_t id) { return &p->cands[id]; }
+
+/* policy_order.c: heaps by key; a key is never above the value (see policy.c (3)) */
+void pol_heap_put(struct sc_policy *p, struct order_heap *heap, uint32_t id, uint64_t key);
+void pol_heap_take(struct sc_policy *p, struct order_heap *heap, uint32_t id);
+
+/* policy_value.c: relations in the tree and what a candidate is worth */
+uint32_t pol_resident(const struct sc_policy *p, sc_node node);
+uint32_t pol_up(const struct sc_policy *p, sc_node node);
+double pol_value(struct sc_policy *p, uint32_t id);
+void pol_touch(struct sc_policy *p, uint32_t id);
+void pol_touch_time(struct sc_policy *p, uint32_t id);
+void pol_key_set(struct sc_policy *p, uint32_t id, double key);
+void pol_detach(struct sc_policy *p, uint32_t id);
+void pol_below_changed(struct sc_policy *p, sc_node node);
+void pol_tail_changed(struct sc_policy *p, sc_node node);
+void pol_class_copy(struct sc_policy *p, uint32_t to, uint32_t from);
+
+/* policy_model.c: hazards by class and age, and the index that follows */
+extern const double pol_age_edge[AGES + 1];
+void pol_model_init(struct model *model);
+uint8_t pol_age_bucket(double age_s);
+uint8_t pol_age_bucket_ns(uint64_t age_ns, uint64_t *edge_ns_out);
+int8_t pol_level(const struct model *model, uint8_t stratum, const uint8_t *features);
+double pol_index(struct model *model, uint8_t stratum, int8_t level, uint8_t bucket);
+void pol_sample_open(struct sc_policy *p, struct cand *cand);
+void pol_sample_close(struct sc_policy *p, struct cand *cand, bool event);
+void pol_fit(struct sc_policy *p);
+double pol_rate(struct sc_policy *p, const struct cand *cand);
+
+/* policy_learn.c: what a request says about positions */
+void pol_learn(struct sc_policy *p, struct sc_policy_path *path);
+void pol_learn_end(struct sc_policy *p, struct sc_policy_path *path, bool extended);
+
+/* policy_place.c: the points of a request, and what they are worth */
+bool pol_point_add(struct sc_policy_path *path, uint32_t len, uint8_t kind);
+void pol_place_plain(const struct sc_policy *p, struct sc_policy_path *path);
+void pol_place_order(struct sc_policy *p, struct sc_policy_path *path);
+
+/* A candidate named by number and generation, 0 if it is gone. */
+static inline uint32_t pol_alive(const struct sc_policy *p, uint32_t id, uint32_t generation)
+{
+    return id != 0 && p->cands[id].live && p->cands[id].generation == generation ? id : 0;
+}
+
+#endif

@@ -1,0 +1,255 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a request says about positions, before it is served (SC_POLICY_GITTINS).
+ *
+ *   blocks   |--|--|--|--|--|--|--|--|--|--|
+ *   seen      s  s  s  s  s  s  .  .  .  .        g = 6: the prompt parts from all before it
+ *   learned         c        w                    w: deepest position that is learned about, <= g
+ *   resumed         u                             u: the snapshot that was really used
+ *
+ * w was wanted: its interval of demand ends with an event, whether a snapshot was there or not, and
+ * a new one starts. So does u's, if it is another. Then the request's own positions start theirs:
+ * the fork at g, the end, the one near the end.
+ *
+ * w is superseded if it was the end of an earlier prompt and nothing else ever came after it: the
+ * conversation went on. Where something did, it is a branch. */
+#include "policy_internal.h"
+
+struct seen {
+    uint32_t blocks;      /* of the prompt */
+    uint32_t common;      /* g */
+    bool continues;       /* the prompt goes on from the end of an earlier one */
+    bool diverges;
+    double gap_s;         /* since w was last wanted; < 0: unknown */
+    uint32_t siblings, turn;
+};
+
+static uint8_t bits(uint64_t x)
+{
+    return x == 0 ? 0 : (uint8_t)(64 - __builtin_clzll(x));
+}
+
+static uint8_t at_most(uint8_t x, uint8_t most) { return x < most ? x : most; }
+
+static uint8_t gap_feature(double gap_s)
+{
+    return gap_s < 0 ? 0 : (uint8_t)(1 + at_most(bits((uint64_t)(gap_s + 1)), 11));
+}
+
+static uint8_t stratum_of(uint8_t kind, const uint8_t *features, enum sc_policy_hint hint)
+{
+    static const uint8_t by_new_blocks[5] = {0, 1, 2, 2, 3};
+    uint8_t sub = 0;
+    if (kind == KIND_FIRST || kind == KIND_TURN) sub = by_new_blocks[at_most(features[0], 4)];
+    if (kind == KIND_BRANCH || kind == KIND_SUPERSEDED) sub = at_most(features[1], 3);
+    return (uint8_t)(((uint32_t)hint * KIND_COUNT + kind) * STRATA_PER_KIND + sub);
+}
+
+static void features_inside(const struct sc_policy *p, const struct cand *cand, double gap_s,
+    uint8_t *features)
+{
+    uint32_t children = cand->ghost ? p->ghosts[cand->ghost].children : 0;
+    features[0] = gap_feature(gap_s);
+    features[1] = at_most(bits(cand->uses), 6);
+    features[2] = at_most(bits(cand->len / p->options.block_tokens), LEVELS_PER_FEATURE - 1);
+    features[3] = at_most(bits(children), 12);
+    features[4] = 0;
+}
+
+/* The position starts a new interval of demand. */
+static void start(struct sc_policy *p, const struct sc_policy_path *path, uint32_t id, uint8_t kind,
+    const uint8_t *features)
+{
+    struct cand *cand = pol_cand(p, id);
+    bool was_superseded = cand->registered && cand->kind == KIND_SUPERSEDED;
+    enum sc_policy_hint hint = SC_POLICY_HINT_NONE;
+    if (path->hint && kind != KIND_NEAR) hint = path->hint(path->hint_ctx, cand->len);
+    if ((unsigned)hint >= HINTS) hint = SC_POLICY_HINT_NONE;
+    cand->registered = true;
+    cand->kind = kind;
+    memcpy(cand->features, features, sizeof cand->features);
+    cand->born_ns = p->now_ns;
+    cand->stratum = stratum_of(kind, features, hint);
+    cand->level = pol_level(p->model, cand->stratum, features);
+    pol_sample_open(p, cand);
+    if (cand->node != 0 || cand->near_end != 0) pol_touch(p, id);
+    if (was_superseded && kind != KIND_SUPERSEDED && cand->superseded_by != 0) {
+        pol_touch(p, cand->superseded_by); /* this one counts as above it again */
+    }
+}
+
+/* The interval ends because the position was wanted; seconds since it started, < 0 if none ran. */
+static double want(struct sc_policy *p, struct cand *cand)
+{
+    double gap_s = cand->open ? (double)(p->now_ns - cand->born_ns) * 1e-9 : -1;
+    pol_sample_close(p, cand, true);
+    cand->uses++;
+    cand->used_ns = p->now_ns;
+    return gap_s;
+}
+
+static void learn_wanted(struct sc_policy *p, struct sc_policy_path *path, struct seen *seen)
+{
+    uint32_t k = seen->common;
+    while (k > 0 && p->ghosts[p->path[k - 1]].cand == 0) k--;
+    uint32_t w = k > 0 ? p->ghosts[p->path[k - 1]].cand : 0;
+    uint32_t u = path->state_len > 0 ? pol_resident(p, path->state_node) : 0;
+    uint8_t features[FEATURES];
+    seen->gap_s = -1;
+    if (w != 0) {
+        struct cand *cand = pol_cand(p, w);
+        bool last = k == seen->common && p->ghosts[p->path[k - 1]].children == 0;
+        seen->continues = cand->is_end && last;
+        path->linear = seen->continues && seen->common < seen->blocks;
+        if (seen->continues) seen->turn = at_most((uint8_t)(cand->turn + 1), 6);
+        seen->gap_s = want(p, cand);
+        features_inside(p, cand, seen->gap_s, features);
+        uint8_t kind = path->linear ? KIND_SUPERSEDED
+            : cand->kind == KIND_NEAR ? KIND_NEAR : KIND_BRANCH;
+        start(p, path, w, kind, features);
+        path->wanted = w;
+        path->wanted_generation = cand->generation;
+    }
+    if (u == 0) return;
+    struct cand *cand = pol_cand(p, u);
+    path->used = u;
+    path->used_generation = cand->generation;
+    if (u == w) return;
+    double gap_s = want(p, cand);
+    features_inside(p, cand, gap_s, features);
+    start(p, path, u, cand->registered ? cand->kind : KIND_BRANCH, features);
+}
+
+/* Remembers the blocks of the path. Room has been made. */
+static void learn_path(struct sc_policy *p, struct sc_policy_path *path, struct seen *seen)
+{
+    uint32_t known = 0;
+    for (uint32_t k = 0; p->table && k < seen->blocks; k++) {
+        __builtin_prefetch(&p->table[(uint32_t)path->hashes[k] & p->table_mask]);
+    }
+    for (; known < seen->blocks; known++) {
+        uint32_t ghost = pol_ghost_find(p, path->hashes[known]);
+        if (ghost == 0) break;
+        p->path[known] = ghost;
+    }
+    uint32_t usable = path->len_max / p->options.block_tokens;
+    seen->common = known < usable ? known : usable;
+    learn_wanted(p, path, seen);
+    uint32_t g = seen->common;
+    seen->diverges = g > 0 && g < seen->blocks && p->ghosts[p->path[g - 1]].children > 0;
+    for (uint32_t k = known; k < seen->blocks; k++) {
+        p->path[k] = pol_ghost_add(p, path->hashes[k], k > 0 ? p->path[k - 1] : 0);
+    }
+    if (g > 0) seen->siblings = at_most(bits(p->ghosts[p->path[g - 1]].children), 12);
+    for (uint32_t k = 0; k < seen->blocks; k++) {
+        p->ghosts[p->path[k]].recent = true;
+    }
+}
+
+static void points_find(const struct sc_policy *p, struct sc_policy_path *path,
+    const struct seen *seen)
+{
+    uint32_t block = p->options.block_tokens, placement = p->options.placement;
+    uint32_t end = seen->blocks * block, fork = seen->common * block;
+    uint32_t held = path->held_len;
+    path->held_len = 0; /* what is held is learned about, too */
+    if (placement & SC_PLACE_FORK && seen->diverges && fork > path->state_len) {
+        pol_point_add(path, fork, KIND_BRANCH);
+    }
+    if (placement & SC_PLACE_END && end > path->state_len) {
+        pol_point_add(path, end, seen->continues ? KIND_TURN : KIND_FIRST);
+    }
+    uint32_t back = p->options.near_tokens / block;
+    if (back == 0) back = 1;
+    if (placement & SC_PLACE_NEAR && seen->blocks > back) {
+        uint32_t near = (seen->blocks - back) * block;
+        if (near > path->state_len && near > fork) pol_point_add(path, near, KIND_NEAR);
+    }
+    path->held_len = held;
+    pol_place_plain(p, path);
+}
+
+static void point_register(struct sc_policy *p, struct sc_policy_path *path,
+    struct sc_policy_point *point, const struct seen *seen)
+{
+    uint32_t ghost = p->path[point->len / p->options.block_tokens - 1];
+    uint32_t id = p->ghosts[ghost].cand;
+    if (id == 0) {
+        id = pol_cand_new(p);
+        p->ghosts[ghost].cand = id;
+        pol_cand(p, id)->ghost = ghost;
+        pol_cand(p, id)->len = point->len;
+    }
+    struct cand *cand = pol_cand(p, id);
+    point->cand = id;
+    point->generation = cand->generation;
+    if (point->kind == KIND_BRANCH && id == path->wanted && cand->open) return;
+    pol_sample_close(p, cand, false); /* registered again: censored here */
+    uint32_t n = seen->blocks, g = seen->common;
+    uint8_t features[FEATURES] = {at_most(bits(n - g), 15),
+        g == 0 ? 0 : (uint8_t)(1 + 4 * (uint64_t)g / n), 0, at_most(bits(n), 15),
+        (uint8_t)seen->turn};
+    if (point->kind == KIND_FIRST || point->kind == KIND_TURN) {
+        cand->is_end = true;
+        cand->turn = (uint8_t)seen->turn;
+        if (point->kind == KIND_TURN) {
+            features[2] = gap_feature(seen->gap_s);
+        } else {
+            features[4] = (uint8_t)seen->siblings;
+        }
+    } else if (point->kind == KIND_BRANCH) {
+        features_inside(p, cand, -1, features);
+    } else if (cand->registered) {
+        return;
+    }
+    start(p, path, id, point->kind, features);
+}
+
+void pol_learn(struct sc_policy *p, struct sc_policy_path *path)
+{
+    struct seen seen = {.blocks = path->block_count};
+    learn_path(p, path, &seen);
+    points_find(p, path, &seen);
+    uint32_t near = 0, end = 0;
+    for (uint32_t i = 0; i < path->point_count; i++) {
+        struct sc_policy_point *point = &path->points[i];
+        point_register(p, path, point, &seen);
+        if (point->kind == KIND_NEAR) near = point->cand;
+        if (point->kind == KIND_FIRST || point->kind == KIND_TURN) end = point->cand;
+    }
+    if (near == 0 || end == 0) return;
+    struct cand *a = pol_cand(p, near), *b = pol_cand(p, end);
+    if (a->near_of) pol_cand(p, a->near_of)->near_end = 0;
+    if (b->near_end) pol_cand(p, b->near_end)->near_of = 0;
+    a->near_of = end;
+    b->near_end = near;
+    if (a->node != 0) pol_touch(p, near);
+}
+
+/* Whether something hangs below a node on one side only. */
+static bool one_child(const struct sc_policy *p, sc_node node)
+{
+    struct sc_radix_node_info info;
+    return sc_radix_node_get(p->options.radix, node, &info) == SC_OK && info.child_count == 1;
+}
+
+void pol_learn_end(struct sc_policy *p, struct sc_policy_path *path, bool extended)
+{
+    uint32_t u = pol_alive(p, path->used, path->used_generation);
+    uint32_t e = 0;
+    if (path->point_count > 0) {
+        const struct sc_policy_point *last = &path->points[path->point_count - 1];
+        e = pol_alive(p, last->cand, last->generation);
+    }
+    if (u == 0 || u != path->wanted || e == 0 || e == u || pol_cand(p, u)->node == 0) return;
+    struct cand *used = pol_cand(p, u), *end = pol_cand(p, e);
+    if (used->kind != KIND_SUPERSEDED || !end->is_end) return;
+    if (!extended) {
+        pol_class_copy(p, u, e); /* what would have superseded it was refused */
+    } else if (one_child(p, used->node)) {
+        if (used->superseded_by) pol_cand(p, used->superseded_by)->supersedes = 0;
+        if (end->supersedes) pol_cand(p, end->supersedes)->superseded_by = 0;
+        used->superseded_by = e;
+        end->supersedes = u;
+        pol_touch(p, e);
+    }
+}

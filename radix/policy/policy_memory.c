@@ -1,0 +1,187 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Candidates and ghosts: slabs that grow by doubling, a table from hash to ghost.
+ *
+ * A ghost is a block of a prompt and all before it, known by hash alone: it outlives what was stored
+ * there. At `ghost_max` the clock hand forgets those that no request has passed since the hand's last
+ * turn. A forgotten ghost takes its candidate along unless a snapshot is resident there; blocks
+ * behind it can no longer be reached and go when the hand comes to them.
+ *
+ * The table is open addressing with linear probing; removal shifts back, so there are no marks. */
+#include "policy_internal.h"
+
+bool pol_grow(struct sc_policy *p, void **array, uint32_t *cap, uint64_t need, size_t item_bytes)
+{
+    if (need <= *cap) return true;
+    uint64_t grown = *cap ? 2 * (uint64_t)*cap : 64;
+    while (grown < need) grown *= 2;
+    if (grown > UINT32_MAX / 2) return false;
+    void *memory = sc_heap_realloc(&p->heap, *array, *cap * item_bytes, grown * item_bytes);
+    if (!memory) return false;
+    memset((char *)memory + *cap * item_bytes, 0, (grown - *cap) * item_bytes);
+    p->bytes += (grown - *cap) * item_bytes;
+    *array = memory;
+    *cap = (uint32_t)grown;
+    return true;
+}
+
+/* --- candidates --- */
+
+bool pol_cands_reserve(struct sc_policy *p, uint64_t more)
+{
+    uint64_t need = (uint64_t)p->cand_used + more + 1;
+    return pol_grow(p, (void **)&p->order.items, &p->order.cap, need, sizeof *p->order.items) &&
+        pol_grow(p, (void **)&p->timers.items, &p->timers.cap, need, sizeof *p->timers.items) &&
+        pol_grow(p, (void **)&p->aside, &p->aside_cap, need, sizeof(uint32_t)) &&
+        pol_grow(p, (void **)&p->cands, &p->cand_cap, need, sizeof *p->cands);
+}
+
+bool pol_node_reserve(struct sc_policy *p, uint32_t node)
+{
+    return pol_grow(p, (void **)&p->by_node, &p->by_node_cap, (uint64_t)node + 1, sizeof(uint32_t));
+}
+
+uint32_t pol_cand_new(struct sc_policy *p)
+{
+    uint32_t id = p->cand_free;
+    if (id != 0) {
+        p->cand_free = p->cands[id].ghost;
+    } else {
+        id = ++p->cand_used;
+        SC_ASSERT(id < p->cand_cap);
+    }
+    uint32_t generation = p->cands[id].generation + 1;
+    p->cands[id] = (struct cand){.live = true, .generation = generation};
+    p->cand_count++;
+    return id;
+}
+
+/* Cuts the two-way links with other candidates. */
+static void links_cut(struct sc_policy *p, struct cand *cand)
+{
+    if (cand->superseded_by) p->cands[cand->superseded_by].supersedes = 0;
+    if (cand->supersedes) p->cands[cand->supersedes].superseded_by = 0;
+    if (cand->near_end) p->cands[cand->near_end].near_of = 0;
+    if (cand->near_of) p->cands[cand->near_of].near_end = 0;
+    cand->superseded_by = cand->supersedes = cand->near_end = cand->near_of = 0;
+}
+
+void pol_cand_free(struct sc_policy *p, uint32_t id)
+{
+    struct cand *cand = &p->cands[id];
+    SC_ASSERT(cand->live && cand->node == 0 && cand->place == 0);
+    if (cand->open) pol_sample_close(p, cand, false);
+    links_cut(p, cand);
+    if (cand->ghost) p->ghosts[cand->ghost].cand = 0;
+    uint32_t generation = cand->generation;
+    *cand = (struct cand){.ghost = p->cand_free, .generation = generation};
+    p->cand_free = id;
+    p->cand_count--;
+}
+
+/* --- ghosts --- */
+
+static void table_put(struct sc_policy *p, uint32_t id)
+{
+    uint32_t at = (uint32_t)p->ghosts[id].hash & p->table_mask;
+    while (p->table[at] != 0) at = (at + 1) & p->table_mask;
+    p->table[at] = id;
+}
+
+static void table_take(struct sc_policy *p, uint32_t id)
+{
+    uint32_t mask = p->table_mask;
+    uint32_t at = (uint32_t)p->ghosts[id].hash & mask;
+    while (p->table[at] != id) at = (at + 1) & mask;
+    for (uint32_t next = (at + 1) & mask; p->table[next] != 0; next = (next + 1) & mask) {
+        uint32_t home = (uint32_t)p->ghosts[p->table[next]].hash & mask;
+        /* May `next` stand at `at`? Only if its home is not between them. */
+        if (((next - home) & mask) < ((next - at) & mask)) continue;
+        p->table[at] = p->table[next];
+        at = next;
+    }
+    p->table[at] = 0;
+}
+
+static void ghost_forget(struct sc_policy *p, uint32_t id)
+{
+    struct ghost *ghost = &p->ghosts[id];
+    if (ghost->cand != 0) {
+        struct cand *cand = &p->cands[ghost->cand];
+        if (cand->node != 0) {
+            cand->ghost = 0; /* resident: goes with its snapshot */
+            ghost->cand = 0;
+        } else {
+            pol_cand_free(p, ghost->cand);
+        }
+    }
+    table_take(p, id);
+    *ghost = (struct ghost){.next_free = p->ghost_free};
+    p->ghost_free = id;
+    p->ghost_count--;
+}
+
+/* The hand passes once over what was touched since its last turn. */
+static void ghosts_expire(struct sc_policy *p, uint64_t room)
+{
+    uint64_t turns = 0;
+    while (p->ghost_count > 0 && p->ghost_count + room > p->ghost_max &&
+        turns++ < 3 * (uint64_t)p->ghost_used) {
+        p->ghost_hand = p->ghost_hand >= p->ghost_used ? 1 : p->ghost_hand + 1;
+        struct ghost *ghost = &p->ghosts[p->ghost_hand];
+        if (!ghost->live) continue;
+        if (ghost->recent) {
+            ghost->recent = false;
+            continue;
+        }
+        ghost_forget(p, p->ghost_hand);
+    }
+}
+
+bool pol_ghosts_reserve(struct sc_policy *p, uint64_t more)
+{
+    uint64_t need = (uint64_t)p->ghost_count + more + 1;
+    if (need > (uint64_t)p->ghost_max + 1) need = (uint64_t)p->ghost_max + 1;
+    if (!pol_grow(p, (void **)&p->ghosts, &p->ghost_cap, need, sizeof *p->ghosts)) return false;
+    uint64_t slots = p->table ? (uint64_t)p->table_mask + 1 : 0;
+    if (2 * need > slots) {
+        uint64_t grown = slots ? slots : 128;
+        while (grown < 2 * need) grown *= 2;
+        uint32_t *table = sc_heap_calloc(&p->heap, grown, sizeof *table);
+        if (!table) return false;
+        if (p->table) sc_heap_free(&p->heap, p->table, slots * sizeof *table);
+        p->bytes += (grown - slots) * sizeof *table;
+        p->table = table;
+        p->table_mask = (uint32_t)(grown - 1);
+        for (uint32_t i = 1; i <= p->ghost_used; i++) {
+            if (p->ghosts[i].live) table_put(p, i);
+        }
+    }
+    ghosts_expire(p, more);
+    return true;
+}
+
+uint32_t pol_ghost_find(const struct sc_policy *p, uint64_t hash)
+{
+    if (!p->table) return 0;
+    uint32_t at = (uint32_t)hash & p->table_mask;
+    for (; p->table[at] != 0; at = (at + 1) & p->table_mask) {
+        if (p->ghosts[p->table[at]].hash == hash) return p->table[at];
+    }
+    return 0;
+}
+
+uint32_t pol_ghost_add(struct sc_policy *p, uint64_t hash, uint32_t parent)
+{
+    uint32_t id = p->ghost_free;
+    if (id != 0) {
+        p->ghost_free = p->ghosts[id].next_free;
+    } else {
+        id = ++p->ghost_used;
+        SC_ASSERT(id < p->ghost_cap);
+    }
+    p->ghosts[id] = (struct ghost){.hash = hash, .live = true};
+    if (parent) p->ghosts[parent].children++;
+    table_put(p, id);
+    p->ghost_count++;
+    return id;
+}

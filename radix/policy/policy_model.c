@@ -1,0 +1,294 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* How soon will a position be wanted? A proportional-hazards model, learned from intervals of
+ * demand, and the index that follows from it.
+ *
+ *   hazard(age | stratum s, features x) = h_s(age bucket) x product over j of m(s, j, x_j)
+ *
+ * An interval starts when a position is saved or wanted and ends when it is wanted again (an event)
+ * or is still running (censored). The newest `cap` intervals are kept. A refit is a few sweeps:
+ *
+ *   exposure  X_s[b] = sum over intervals of (time spent in bucket b) x product of m
+ *   pooled    h[b]   = (events[b] + 1) / (X[b] + 1 / prior[b])         prior: 0.3 / age, like LRU
+ *   stratum   h_s[b] = (events_s[b] + w) / (X_s[b] + w / (h[b] scale_s))
+ *   features  m     <- m^0.65 (observed / expected, shrunk)^0.35
+ *
+ * The multipliers are damped and normalised by stratum: undamped they diverge (they run to their
+ * limits, and old entries never leave).
+ *
+ * Index. For a position of age a the best deal over all horizons:
+ *
+ *   G(a) = max over H of  P(wanted within H) / E[time held until wanted or H]
+ *
+ * that is the steepest chord from a on the curve (time held, probability), so the first segment of
+ * its concave hull. Going from old ages to young ones, a bucket is put in front as a segment and
+ * merged with the next one while that is steeper (pool adjacent violators): O(buckets).
+ * Computed when a (stratum, level) is first asked for after a refit.
+ *
+ * Cost of a refit: cap x sweeps x features twice. Memory: the ring, 7,200 multipliers, the tables. */
+#include "policy_internal.h"
+
+static const double SHRINK = 10.0, STRATUM_PRIOR = 3.0, DAMP = 0.35;
+enum { SWEEPS = 3 };
+
+/* 0 1 2 3 4 and then 2^(k/2) cut to whole seconds; the last bucket is as wide as its start. */
+const double pol_age_edge[AGES + 1] = {0, 1, 2, 3, 4, 5, 8, 11, 16, 22, 32, 45, 64, 90, 128, 181,
+    256, 362, 512, 724, 1024, 1448, 2048, 2896, 4096, 5792, 8192, 11585, 16384, 23170, 32768, 46340,
+    65536, 92681, 131072, 185363, HUGE_VAL};
+
+static double width(int bucket)
+{
+    return bucket + 1 < AGES ? pol_age_edge[bucket + 1] - pol_age_edge[bucket]
+                             : pol_age_edge[bucket];
+}
+
+static double prior(int bucket)
+{
+    return 0.3 / (pol_age_edge[bucket] + 0.5 * width(bucket) + 5.0);
+}
+
+uint8_t pol_age_bucket(double age_s)
+{
+    uint32_t low = 0, high = AGES - 1;
+    while (low < high) {
+        uint32_t middle = (low + high + 1) / 2;
+        if (pol_age_edge[middle] <= age_s) {
+            low = middle;
+        } else {
+            high = middle - 1;
+        }
+    }
+    return (uint8_t)low;
+}
+
+/* In whole nanoseconds, so that timers and buckets agree; the edge at which it ends, 0 for the last. */
+uint8_t pol_age_bucket_ns(uint64_t age_ns, uint64_t *edge_ns_out)
+{
+    uint8_t bucket = pol_age_bucket((double)(age_ns / 1000000000u));
+    if (edge_ns_out) {
+        *edge_ns_out = bucket + 1 < AGES ? (uint64_t)pol_age_edge[bucket + 1] * 1000000000u : 0;
+    }
+    return bucket;
+}
+
+static uint32_t multiplier_at(uint8_t stratum, int feature, uint8_t value)
+{
+    return ((uint32_t)stratum * FEATURES + (uint32_t)feature) * LEVELS_PER_FEATURE + value;
+}
+
+/* Positions inside a prompt have one feature less. */
+static uint32_t feature_count(int stratum)
+{
+    int kind = stratum / STRATA_PER_KIND % KIND_COUNT;
+    return kind == KIND_BRANCH || kind == KIND_SUPERSEDED ? FEATURES - 1 : FEATURES;
+}
+
+int8_t pol_level(const struct model *model, uint8_t stratum, const uint8_t *features)
+{
+    double m = 1;
+    for (int j = 0; j < FEATURES; j++) m *= model->multiplier[multiplier_at(stratum, j, features[j])];
+    double level = 2 * log2(m);
+    if (level >= LEVEL_MAX) return LEVEL_MAX;
+    if (level <= -LEVEL_MAX) return -LEVEL_MAX;
+    return (int8_t)(level < 0 ? level - 0.5 : level + 0.5);
+}
+
+void pol_model_init(struct model *model)
+{
+    for (int i = 0; i < MULTIPLIERS; i++) model->multiplier[i] = 1;
+    for (int s = 0; s < STRATA; s++) {
+        for (int b = 0; b < AGES; b++) model->hazard[s][b] = (float)prior(b);
+    }
+    model->next_fit = 20;
+}
+
+/* --- index --- */
+
+static void index_fill(struct model *model, uint8_t stratum, int8_t level)
+{
+    struct segment { double wanted, held, survive; } stack[AGES];
+    int top = 0;
+    double factor = exp2(level / 2.0);
+    double *index = model->index[stratum][level + LEVEL_MAX];
+    for (int b = AGES - 1; b >= 0; b--) {
+        double q = exp(-model->hazard[stratum][b] * factor * width(b));
+        struct segment now = {1 - q, width(b) * (1 + q) * 0.5, q};
+        while (top > 0 && stack[top - 1].wanted * now.held >= now.wanted * stack[top - 1].held) {
+            const struct segment *next = &stack[--top];
+            now.wanted += now.survive * next->wanted;
+            now.held += now.survive * next->held;
+            now.survive *= next->survive;
+        }
+        stack[top++] = now;
+        index[b] = now.wanted / now.held;
+    }
+    model->index_fresh[stratum][level + LEVEL_MAX] = 1;
+}
+
+double pol_index(struct model *model, uint8_t stratum, int8_t level, uint8_t bucket)
+{
+    if (!model->fitted[stratum]) return prior(bucket);
+    if (!model->index_fresh[stratum][level + LEVEL_MAX]) index_fill(model, stratum, level);
+    return model->index[stratum][level + LEVEL_MAX][bucket];
+}
+
+double pol_rate(struct sc_policy *p, const struct cand *cand)
+{
+    uint8_t bucket = pol_age_bucket_ns(p->now_ns - cand->born_ns, NULL);
+    return pol_index(p->model, cand->stratum, cand->level, bucket);
+}
+
+/* --- samples --- */
+
+void pol_sample_open(struct sc_policy *p, struct cand *cand)
+{
+    struct model *model = p->model;
+    struct sample *sample = &model->ring[model->count % model->cap];
+    *sample = (struct sample){.start_s = p->now_s, .stratum = cand->stratum, .open = true};
+    for (int j = 0; j < FEATURES; j++) {
+        sample->at[j] = (uint16_t)multiplier_at(cand->stratum, j, cand->features[j]);
+    }
+    cand->open = ++model->count;
+}
+
+/* Notes the age that the sample has now. */
+static void sample_age(const struct sc_policy *p, struct sample *sample)
+{
+    double age_s = p->now_s - sample->start_s;
+    sample->bucket = pol_age_bucket(age_s);
+    sample->rest_s = (float)(age_s - pol_age_edge[sample->bucket]);
+}
+
+void pol_sample_close(struct sc_policy *p, struct cand *cand, bool event)
+{
+    struct model *model = p->model;
+    if (cand->open == 0) return;
+    uint64_t number = cand->open - 1;
+    cand->open = 0;
+    model->events += event;
+    if (model->count - number > model->cap) return; /* overwritten */
+    struct sample *sample = &model->ring[number % model->cap];
+    sample_age(p, sample);
+    sample->open = false;
+    sample->event = event;
+}
+
+/* --- refit --- */
+
+static void fit_start(struct sc_policy *p, struct fit *fit)
+{
+    struct model *model = p->model;
+    fit->rows = model->count < model->cap ? (uint32_t)model->count : model->cap;
+    memset(fit->present, 0, sizeof fit->present);
+    memset(fit->events, 0, sizeof fit->events);
+    memset(fit->observed, 0, sizeof fit->observed);
+    for (uint32_t i = 0; i < fit->rows; i++) {
+        struct sample *sample = &model->ring[i];
+        fit->present[sample->stratum] = true;
+        if (sample->open) sample_age(p, sample);
+        if (!sample->event) continue;
+        fit->events[sample->stratum][sample->bucket] += 1;
+        for (int j = 0; j < FEATURES; j++) fit->observed[sample->at[j]] += 1;
+    }
+}
+
+static void fit_exposure(struct model *model, struct fit *fit)
+{
+    memset(fit->exposure, 0, sizeof fit->exposure);
+    memset(fit->passed, 0, sizeof fit->passed);
+    const float *m = model->multiplier;
+    for (uint32_t i = 0; i < fit->rows; i++) {
+        struct sample *sample = &model->ring[i];
+        const uint16_t *at = sample->at;
+        float weight = m[at[0]] * m[at[1]] * m[at[2]] * m[at[3]] * m[at[4]];
+        sample->weight = weight;
+        fit->exposure[sample->stratum][sample->bucket] += weight * sample->rest_s;
+        fit->passed[sample->stratum][sample->bucket] += weight; /* all buckets before it */
+    }
+    for (int s = 0; s < STRATA; s++) {
+        if (!fit->present[s]) continue;
+        double sum = 0;
+        for (int b = AGES - 1; b >= 0; b--) {
+            fit->exposure[s][b] += (float)(sum * width(b));
+            sum += fit->passed[s][b];
+        }
+    }
+}
+
+static void fit_hazard(struct model *model, struct fit *fit)
+{
+    for (int b = 0; b < AGES; b++) {
+        double events = 1, exposure = 1 / prior(b);
+        for (int s = 0; s < STRATA; s++) {
+            if (!fit->present[s]) continue;
+            events += fit->events[s][b];
+            exposure += fit->exposure[s][b];
+        }
+        fit->pooled[b] = (float)(events / exposure);
+    }
+    for (int s = 0; s < STRATA; s++) {
+        if (!fit->present[s]) continue;
+        double observed = STRATUM_PRIOR, expected = STRATUM_PRIOR, sum = 0;
+        for (int b = 0; b < AGES; b++) {
+            observed += fit->events[s][b];
+            expected += fit->pooled[b] * fit->exposure[s][b];
+        }
+        for (int b = 0; b < AGES; b++) {
+            double weight = 0.2 * STRATUM_PRIOR;
+            model->hazard[s][b] = (float)((fit->events[s][b] + weight) /
+                (fit->exposure[s][b] + weight / (fit->pooled[b] * observed / expected)));
+            fit->cumulated[s][b] = (float)sum;
+            sum += model->hazard[s][b] * width(b);
+        }
+    }
+}
+
+static void fit_multipliers(struct model *model, struct fit *fit)
+{
+    memset(fit->expected, 0, sizeof fit->expected);
+    for (uint32_t i = 0; i < fit->rows; i++) {
+        const struct sample *sample = &model->ring[i];
+        uint8_t b = sample->bucket, s = sample->stratum;
+        float hits = sample->weight *
+            (fit->cumulated[s][b] + model->hazard[s][b] * sample->rest_s);
+        for (int j = 0; j < FEATURES; j++) fit->expected[sample->at[j]] += hits;
+    }
+    for (int s = 0; s < STRATA; s++) {
+        if (!fit->present[s]) continue;
+        double observed = 1, expected = 1;
+        uint32_t first = multiplier_at((uint8_t)s, 0, 0);
+        for (uint32_t x = first; x < first + LEVELS_PER_FEATURE; x++) {
+            observed += fit->observed[x];
+            expected += fit->expected[x];
+        }
+        uint32_t end = first + feature_count(s) * LEVELS_PER_FEATURE;
+        for (uint32_t x = first; x < end; x++) {
+            if (fit->expected[x] <= 0) continue;
+            double m = model->multiplier[x];
+            double fresh = (fit->observed[x] + SHRINK) /
+                (fit->expected[x] * observed / expected / m + SHRINK);
+            m *= exp(DAMP * log(fresh / m));
+            model->multiplier[x] = (float)fmax(0.03, fmin(32, m));
+        }
+    }
+}
+
+void pol_fit(struct sc_policy *p)
+{
+    struct model *model = p->model;
+    struct fit *fit = &model->fit;
+    fit_start(p, fit);
+    for (int sweep = 0; sweep < SWEEPS; sweep++) {
+        fit_exposure(model, fit);
+        fit_hazard(model, fit);
+        fit_multipliers(model, fit);
+    }
+    memset(model->index_fresh, 0, sizeof model->index_fresh);
+    memcpy(model->fitted, fit->present, sizeof model->fitted);
+    model->fits++;
+    uint32_t count = p->order.count; /* the heap moves while its entries are touched */
+    for (uint32_t i = 0; i < count; i++) {
+        struct cand *cand = pol_cand(p, p->aside[i] = p->order.items[i].id);
+        if (cand->registered) cand->level = pol_level(model, cand->stratum, cand->features);
+    }
+    for (uint32_t i = 0; i < count; i++) pol_touch_time(p, p->aside[i]);
+}

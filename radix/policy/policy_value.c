@@ -1,0 +1,231 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a resident snapshot is worth, and which values change when the tree does.
+ *
+ *   root ---- u ------- p ---- v        u: next snapshot above v        gain:  prefill of (u, v]
+ *              `--- w   `--- x          v a leaf: dropping it frees S and the KV from p to v
+ *                                       u not a leaf: dropping it frees S alone
+ *
+ * A superseded snapshot (resumed once and extended linearly by v) does not count as "next above"
+ * for v: else both are worth little, and both are lost.
+ *
+ * Keys in the heap must not exceed values (policy.c (3)). Values fall when
+ *   a snapshot appears above           pol_below_changed
+ *   a branch beside the tail goes, or the snapshot that ended it    pol_tail_changed
+ *   the last branch below goes         pol_tail_changed
+ *   age passes into the next bucket, a pin or a life ends           timers
+ *   the class or the model changes     pol_touch by whoever changes it
+ * Where they rise the heap is told when the entry comes to its top. */
+#include "policy_internal.h"
+
+struct above { uint32_t id, len; sc_node node; };
+
+static bool info_get(const struct sc_policy *p, sc_node node, struct sc_radix_node_info *info)
+{
+    return node != SC_NODE_NONE && sc_radix_node_get(p->options.radix, node, info) == SC_OK;
+}
+
+uint32_t pol_resident(const struct sc_policy *p, sc_node node)
+{
+    return node < p->by_node_cap ? p->by_node[node] : 0;
+}
+
+/* The next node strictly above that carries a snapshot. */
+static struct above snapshot_above(const struct sc_policy *p, sc_node node)
+{
+    struct sc_radix_node_info info;
+    if (!info_get(p, node, &info)) return (struct above){0};
+    for (sc_node at = info.parent; info_get(p, at, &info); at = info.parent) {
+        if (info.snapshot == 0) continue;
+        return (struct above){pol_resident(p, at), info.end, at};
+    }
+    return (struct above){0};
+}
+
+uint32_t pol_up(const struct sc_policy *p, sc_node node)
+{
+    return snapshot_above(p, node).id;
+}
+
+/* The snapshot that resumes what `id` would have: superseded ones that it stands for are passed. */
+static struct above stand_in(const struct sc_policy *p, uint32_t id, bool pass)
+{
+    struct above above = snapshot_above(p, pol_cand(p, id)->node);
+    while (pass && above.id != 0 && pol_cand(p, above.id)->kind == KIND_SUPERSEDED &&
+        pol_cand(p, above.id)->superseded_by == id) {
+        above = snapshot_above(p, above.node);
+    }
+    return above;
+}
+
+/* Tokens of KV that go with the snapshot of `node`, down to `above`. */
+static uint32_t tail_tokens(const struct sc_policy *p, sc_node node, sc_node above)
+{
+    struct sc_radix_node_info info;
+    if (!info_get(p, node, &info) || info.child_count > 0) return 0;
+    uint32_t end = info.end, start = info.start;
+    for (sc_node at = info.parent; at != above && info_get(p, at, &info) && info.child_count == 1;
+         at = info.parent) {
+        start = info.start;
+    }
+    return end - start;
+}
+
+static void gain_bytes(const struct sc_policy *p, uint32_t id, bool pass, double *gain_out,
+    double *bytes_out)
+{
+    const struct sc_cost *cost = &p->options.cost;
+    const struct cand *cand = pol_cand(p, id);
+    struct above above = stand_in(p, id, pass);
+    uint32_t tail = cost->kv_token_bytes > 0 ? tail_tokens(p, cand->node, above.node) : 0;
+    *gain_out = sc_cost_prefill_s(cost, above.len, cand->len);
+    *bytes_out = cost->state_bytes + tail * cost->kv_token_bytes;
+}
+
+/* How often it is wanted, per second; GDSF: how often it was. */
+static double rate_of(struct sc_policy *p, const struct cand *cand)
+{
+    if (p->options.order != SC_POLICY_GITTINS) return cand->freq;
+    double rate = pol_rate(p, cand);
+    if (cand->kind == KIND_NEAR && cand->near_of != 0) {
+        const struct cand *end = pol_cand(p, cand->near_of);
+        if (end->node == 0) rate += pol_rate(p, end); /* it serves the end's requests, too */
+    }
+    return rate;
+}
+
+/* The value, given what a reuse saves per byte. */
+static double value_of(struct sc_policy *p, const struct cand *cand)
+{
+    if (cand->pin_until_ns > p->now_ns) return HUGE_VAL;
+    if (cand->ttl_ns != 0 && p->now_ns - cand->used_ns > cand->ttl_ns) return 0;
+    double value = (double)cand->stamp;
+    if (p->options.order >= SC_POLICY_GDSF) value = cand->base + rate_of(p, cand) * cand->per_byte;
+    return cand->priority != 0 ? ldexp(value, cand->priority) : value;
+}
+
+double pol_value(struct sc_policy *p, uint32_t id)
+{
+    struct cand *cand = pol_cand(p, id);
+    if (p->options.order >= SC_POLICY_GDSF) {
+        double gain = 0, bytes = 1;
+        gain_bytes(p, id, p->options.order == SC_POLICY_GITTINS, &gain, &bytes);
+        cand->per_byte = gain / bytes;
+    }
+    return value_of(p, cand);
+}
+
+/* When the key is to be looked at again without anything else happening. */
+static uint64_t timer_next(const struct sc_policy *p, const struct cand *cand)
+{
+    uint64_t next = UINT64_MAX, edge = 0;
+    if (p->options.order == SC_POLICY_GITTINS) {
+        pol_age_bucket_ns(p->now_ns - cand->born_ns, &edge);
+        if (edge != 0) next = cand->born_ns + edge;
+        if (cand->kind == KIND_NEAR && cand->near_of != 0) {
+            const struct cand *end = pol_cand(p, cand->near_of);
+            pol_age_bucket_ns(p->now_ns - end->born_ns, &edge);
+            if (edge != 0 && end->born_ns + edge < next) next = end->born_ns + edge;
+        }
+    }
+    if (cand->pin_until_ns > p->now_ns && cand->pin_until_ns < next) next = cand->pin_until_ns;
+    if (cand->ttl_ns != 0 && p->now_ns - cand->used_ns <= cand->ttl_ns &&
+        cand->used_ns + cand->ttl_ns + 1 < next) {
+        next = cand->used_ns + cand->ttl_ns + 1;
+    }
+    return next;
+}
+
+void pol_key_set(struct sc_policy *p, uint32_t id, double key)
+{
+    uint64_t bits;
+    static_assert(sizeof bits == sizeof key, "a double has 64 bits");
+    SC_ASSERT_DEBUG(key >= 0);
+    pol_cand(p, id)->key = key;
+    memcpy(&bits, &key, sizeof bits);
+    pol_heap_put(p, &p->order, id, bits);
+}
+
+/* Time or statistics have changed, the tree has not (or only to its advantage). */
+void pol_touch_time(struct sc_policy *p, uint32_t id)
+{
+    struct cand *cand = pol_cand(p, id);
+    pol_key_set(p, id, value_of(p, cand));
+    cand->timer_ns = timer_next(p, cand);
+    if (cand->timer_ns < UINT64_MAX) {
+        pol_heap_put(p, &p->timers, id, cand->timer_ns);
+    } else {
+        pol_heap_take(p, &p->timers, id);
+    }
+}
+
+void pol_touch(struct sc_policy *p, uint32_t id)
+{
+    struct cand *cand = pol_cand(p, id);
+    if (cand->node != 0 && p->options.order != SC_POLICY_TREE) {
+        (void)pol_value(p, id);
+        pol_touch_time(p, id);
+    }
+    if (cand->near_end != 0 && pol_cand(p, cand->near_end)->place != 0) {
+        pol_touch_time(p, cand->near_end); /* worth less while its end is here */
+    }
+}
+
+void pol_detach(struct sc_policy *p, uint32_t id)
+{
+    struct cand *cand = pol_cand(p, id);
+    SC_ASSERT(cand->node != 0);
+    pol_heap_take(p, &p->order, id);
+    pol_heap_take(p, &p->timers, id);
+    p->by_node[cand->node] = 0;
+    cand->node = 0;
+    cand->snapshot = 0;
+    if (cand->ghost == 0) pol_cand_free(p, id);
+}
+
+/* A snapshot has come to stand on `node`: those below it are worth less. */
+void pol_below_changed(struct sc_policy *p, sc_node node)
+{
+    struct sc_radix_node_info info;
+    if (!info_get(p, node, &info)) return;
+    uint32_t visited = 0;
+    sc_node at = info.first_child;
+    uint32_t floor = info.end;
+    while (at != SC_NODE_NONE && visited++ < CHILD_WALK_MAX && info_get(p, at, &info)) {
+        uint32_t id = info.snapshot != 0 ? pol_resident(p, at) : 0;
+        if (id != 0) pol_touch(p, id);
+        bool stop = info.snapshot != 0 && (id == 0 || pol_cand(p, id)->kind != KIND_SUPERSEDED);
+        sc_node next = stop ? SC_NODE_NONE : info.first_child;
+        while (next == SC_NODE_NONE) { /* go on beside, or beside an ancestor */
+            next = info.next_sibling;
+            if (next != SC_NODE_NONE || info.start <= floor) break;
+            if (!info_get(p, info.parent, &info)) return;
+        }
+        at = next;
+    }
+}
+
+/* What goes with a leaf has grown, or `node` has become one. */
+void pol_tail_changed(struct sc_policy *p, sc_node node)
+{
+    struct sc_radix_node_info info;
+    for (sc_node at = node; info_get(p, at, &info) && info.child_count <= 1;
+         at = info.first_child) {
+        uint32_t id = info.snapshot != 0 ? pol_resident(p, at) : 0;
+        if (id == 0) continue;
+        pol_touch(p, id);
+        if (at != node && pol_cand(p, id)->kind != KIND_SUPERSEDED) return;
+    }
+}
+
+void pol_class_copy(struct sc_policy *p, uint32_t to, uint32_t from)
+{
+    struct cand *a = pol_cand(p, to);
+    const struct cand *b = pol_cand(p, from);
+    if (!a->registered || !b->registered) return;
+    a->kind = b->kind;
+    a->stratum = b->stratum;
+    a->level = b->level;
+    a->born_ns = b->born_ns;
+    memcpy(a->features, b->features, sizeof a->features);
+    pol_touch(p, to);
+}
