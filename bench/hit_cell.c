@@ -191,7 +191,8 @@ static void serve(struct cell *cell, const struct hit_model *model)
         .block_count = r->blocks, .len_max = r->usable, .kv_len = match.held,
          .held_len = match.deepest,
         .state_len = match.resumed, .state_node = match.state_node, .points = cell->points,
-        .point_cap = trace->longest + 4, .hint = cell->future ? hint : NULL, .hint_ctx = cell};
+        .point_cap = trace->longest + 4, .hint = cell->future ? hint : NULL, .hint_ctx = cell,
+        .output_len = r->output_len};
     start = cpu_ns();
     bench_must(sc_policy_begin(cell->policy, &path), "sc_policy_begin");
     result->policy_ns += since(cell, start);

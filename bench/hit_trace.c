@@ -154,6 +154,7 @@ static void add_row(struct loading *l, const struct trace_rows *rows, size_t ind
     uint32_t before = l->trie.count, parent = 0;
     request->time_ns = arrival->time_ns;
     request->first = trace->total;
+    request->output_len = row->output_len;
     if (rows->turns) {
         add_turn(l, row, request);
     } else {

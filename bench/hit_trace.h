@@ -11,7 +11,7 @@
 
 struct hit_request {
     uint64_t time_ns;
-    uint32_t input_len;  /* tokens */
+    uint32_t input_len, output_len; /* tokens */
     uint32_t blocks;     /* whole ones */
     uint32_t usable;     /* blocks that may be resumed: one token at least is computed */
     uint32_t known;      /* leading blocks that some earlier request had */

@@ -23,7 +23,7 @@ enum {
 };
 
 enum {
-    FEATURES = 5,
+    FEATURES = 6,
     LEVELS_PER_FEATURE = 16,
     STRATA_PER_KIND = 4,
     HINTS = 3,
@@ -165,6 +165,7 @@ int8_t pol_level(const struct model *model, uint8_t stratum, const uint8_t *feat
 double pol_index(struct model *model, uint8_t stratum, int8_t level, uint8_t bucket);
 void pol_sample_open(struct sc_policy *p, struct cand *cand);
 void pol_sample_close(struct sc_policy *p, struct cand *cand, bool event);
+void pol_sample_refine(struct sc_policy *p, const struct cand *cand);
 void pol_fit(struct sc_policy *p);
 double pol_rate(struct sc_policy *p, const struct cand *cand);
 

@@ -52,7 +52,7 @@ static void features_inside(const struct sc_policy *p, const struct cand *cand, 
     features[1] = at_most(bits(cand->uses), 6);
     features[2] = at_most(bits(cand->len / p->options.block_tokens), LEVELS_PER_FEATURE - 1);
     features[3] = at_most(bits(children), 12);
-    features[4] = 0;
+    features[4] = features[5] = 0;
 }
 
 /* The position starts a new interval of demand. */
@@ -232,8 +232,25 @@ static bool one_child(const struct sc_policy *p, sc_node node)
     return sc_radix_node_get(p->options.radix, node, &info) == SC_OK && info.child_count == 1;
 }
 
+/* How much was decoded says something about what comes next. */
+static void learn_output(struct sc_policy *p, struct sc_policy_path *path)
+{
+    for (uint32_t i = 0; path->output_len > 0 && i < path->point_count; i++) {
+        const struct sc_policy_point *point = &path->points[i];
+        uint32_t id = pol_alive(p, point->cand, point->generation);
+        if (id == 0 || (point->kind != KIND_FIRST && point->kind != KIND_TURN)) continue;
+        struct cand *cand = pol_cand(p, id);
+        if (cand->kind != point->kind || cand->open == 0) continue; /* wanted meanwhile */
+        cand->features[5] = at_most(bits(path->output_len), LEVELS_PER_FEATURE - 1);
+        pol_sample_refine(p, cand);
+        cand->level = pol_level(p->model, cand->stratum, cand->features);
+        pol_touch(p, id);
+    }
+}
+
 void pol_learn_end(struct sc_policy *p, struct sc_policy_path *path, bool extended)
 {
+    learn_output(p, path);
     uint32_t u = pol_alive(p, path->used, path->used_generation);
     uint32_t e = 0;
     if (path->point_count > 0) {

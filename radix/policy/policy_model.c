@@ -75,11 +75,11 @@ static uint32_t multiplier_at(uint8_t stratum, int feature, uint8_t value)
     return ((uint32_t)stratum * FEATURES + (uint32_t)feature) * LEVELS_PER_FEATURE + value;
 }
 
-/* Positions inside a prompt have one feature less. */
+/* Positions inside a prompt have two features less. */
 static uint32_t feature_count(int stratum)
 {
     int kind = stratum / STRATA_PER_KIND % KIND_COUNT;
-    return kind == KIND_BRANCH || kind == KIND_SUPERSEDED ? FEATURES - 1 : FEATURES;
+    return kind == KIND_BRANCH || kind == KIND_SUPERSEDED ? FEATURES - 2 : FEATURES;
 }
 
 int8_t pol_level(const struct model *model, uint8_t stratum, const uint8_t *features)
@@ -150,6 +150,17 @@ void pol_sample_open(struct sc_policy *p, struct cand *cand)
     cand->open = ++model->count;
 }
 
+/* The interval that runs has become another one of its class. */
+void pol_sample_refine(struct sc_policy *p, const struct cand *cand)
+{
+    struct model *model = p->model;
+    if (cand->open == 0 || model->count - (cand->open - 1) > model->cap) return;
+    struct sample *sample = &model->ring[(cand->open - 1) % model->cap];
+    for (int j = 0; j < FEATURES; j++) {
+        sample->at[j] = (uint16_t)multiplier_at(cand->stratum, j, cand->features[j]);
+    }
+}
+
 /* Notes the age that the sample has now. */
 static void sample_age(const struct sc_policy *p, struct sample *sample)
 {
@@ -199,7 +210,7 @@ static void fit_exposure(struct model *model, struct fit *fit)
     for (uint32_t i = 0; i < fit->rows; i++) {
         struct sample *sample = &model->ring[i];
         const uint16_t *at = sample->at;
-        float weight = m[at[0]] * m[at[1]] * m[at[2]] * m[at[3]] * m[at[4]];
+        float weight = m[at[0]] * m[at[1]] * m[at[2]] * m[at[3]] * m[at[4]] * m[at[5]];
         sample->weight = weight;
         fit->exposure[sample->stratum][sample->bucket] += weight * sample->rest_s;
         fit->passed[sample->stratum][sample->bucket] += weight; /* all buckets before it */

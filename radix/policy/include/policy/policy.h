@@ -115,6 +115,7 @@ struct sc_policy_path {
     int32_t priority;            /* its value is 2^priority times what it would be; -16 .. 16 */
     struct sc_policy_point *points; /* [point_cap]: filled by begin, kept until end */
     uint32_t point_cap;          /* 1 .. 65,535; what does not fit is left out */
+    uint32_t output_len;         /* tokens decoded, for end; 0: not known */
     /* The policy's. */
     uint32_t point_count;        /* points, ascending */
     uint32_t turn_count, turn;
