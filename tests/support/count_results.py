@@ -3,8 +3,8 @@
 
 A Check program reports each of its tests ("90%: Checks: 10, Failures: 1, Errors: 0"), a script its
 own "N passed, N failed, N skipped" line; those are counted one by one, any other ctest entry as
-one. A program that fails without saying so (a crash, a timeout) counts as one more failure, and so does
-one that could not be run. Only a program that says so itself (exit status 77) is skipped.
+one. A program that fails without saying so (a crash, a timeout) counts as one more failure, and so
+does one that could not be run. Only a program that says so itself (exit status 77) is skipped.
 """
 import re
 import sys

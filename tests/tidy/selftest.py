@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Shows that each rule of rules.py can fail: a counterexample that it must report, and beside it
-the nearest right thing, which it must let pass. A rule without a counterexample is itself a failure."""
+the nearest right thing, which it must let pass. A rule without a counterexample is a
+failure itself.
+"""
 import sys
 
 import rules

@@ -8,8 +8,8 @@
 
 Each declared function that takes arguments must be called with bad ones: a call of it must stand in
 a function or Check test of tests/ whose name says so ("refuses", "bad_args", ...: BAD_NAME); if
-it returns sc_status that function, or a helper of the file that it calls, must also name the SC_ERR_
-code that it expects.
+it returns sc_status that function, or a helper of the file that it calls, must also name the
+SC_ERR_ code that it expects.
 """
 import re
 import subprocess
