@@ -54,8 +54,10 @@ static sc_status options_resolve(const sc_cache_options *given, sc_cache_options
     SC_REQUIRE(options->decode_interval % options->page_tokens == 0);
     options->depth_max = or_default(options->depth_max, 1);
     SC_REQUIRE(options->depth_max <= SC_DEPTH_MAX);
-    if (options->depth_max > 1 || options->draft_max > 0 || options->tails || options->record) {
-        return SC_FAIL(SC_ERR_UNSUPPORTED, "depth, drafts, tails and records are not there yet");
+    SC_REQUIRE(options->draft_max <= 1024);
+    SC_REQUIRE((uint64_t)options->row_max * options->draft_max <= 1u << 24);
+    if (options->tails || options->record) {
+        return SC_FAIL(SC_ERR_UNSUPPORTED, "tails and records are not there yet");
     }
     return SC_OK;
 }

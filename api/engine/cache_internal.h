@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The engine: the one place where index, slots and KV ids meet.
  *
- *                 sc_namespace        sc_lease            sc_step (one in flight)
+ *                 sc_namespace        sc_lease            sc_step (1 .. depth_max in flight)
  *                      |                 |                    |
  *   struct space ------+---> radix <-----+---- struct lease --+---- struct step
  *   (key -> tree)            tokens,     |     tokens, history,     rows, saves, frozen
@@ -13,14 +13,17 @@
  *
  * Lease states, with the call (and the function here) of each transition:
  *
- *   sc_cache_acquire --> READY --sc_step_plan--> RUNNING --sc_step_commit (commit_row)--> READY
- *                          |                        |---sc_step_abort, not launched-----> READY
- *                          |                        |---sc_step_abort, launched---------> LOST
+ *   sc_cache_acquire --> READY --sc_step_plan--> RUNNING --last sc_step_commit---------> READY
+ *                          |                        |---sc_step_abort, not launched---> as before
+ *                          |                        |---sc_step_abort, launched-------> LOST
  *                          |                        '---sc_lease_release--> DRAINING
- *                 sc_lease_release                          | end of the step
+ *                 sc_lease_release                          | end of its last step
  *                 (sc_engine_lease_end)                     | (sc_engine_lease_end)
  *                          v                                v
  *                        gone  <----------------------------'        LOST --release--> gone
+ *
+ * The state is read off four facts of a lease: draining, lost, waiting, flights > 0 (in this
+ * order). A lease that is lost, or released, may still have steps out; it goes when the last ends.
  *
  * Slots of one lease. W is its working slot, S a snapshot, F the slot taken in advance
  * for a freeze:
@@ -33,17 +36,31 @@
  * F is taken at plan, when it may still be refused; hence a lease that is READY needs no slot to go
  * on.
  *
+ * Several steps in flight: what is committed (len, source, working) and what is issued (issued_len,
+ * next_source, next_dest) are kept apart. Each row remembers the two slots that it names.
+ *
+ *     committed     step 7          step 8, freezes W     step 9             issued
+ *     read S        S -> W          W -> W                W -> F             read F, write F
+ *
+ * A row is committed after those before it. If the save of W is refused then (there is one, another
+ * history), while step 9 is out: W is a *retired* source, the lease's alone, freed when step 9
+ * ends. When a lease is lost nothing that its steps in flight name may go until they all have
+ * ended: the F of a row that ends before is *held*.
+ *
+ * Rows with drafts have bounds: their true end, and so the start of rows behind them, is known at
+ * the commit. They never freeze, since nobody knows beforehand where they end.
+ *
  * Invariants; sc_cache_verify cites them by number.
  *
  * Slots
- * (1) Every allocated slot of the pool is exactly one of: the working slot of one lease (WORKING,
- *     or DRAINING in a lease of that state), a save or a frozen row's F of the step in flight
- *     (IN_FLIGHT), the slot of one registered snapshot (SNAPSHOT). Each lease has one slot of
- *     extras.
+ * (1) Every allocated slot of the pool is exactly one of: the working slot or the retired source of
+ *     one lease (WORKING, or DRAINING in a lease of that state), a save or a frozen row's F of a
+ *     step in flight, or held by a lease (IN_FLIGHT), the slot of one registered snapshot
+ *     (SNAPSHOT). Each lease has one slot of extras.
  * (2) Registry and tree name the same snapshots, one to one. The node's end is the snapshot's token
  *     count, and (with KV) the node's history is the hash of the snapshot's history.
- * (3) A lease reads the null slot, its own working slot, or a snapshot whose node it has
- *     state-locked.
+ * (3) A lease reads the null slot, its own working slot, its retired source, or a snapshot whose
+ *     node it has state-locked. From there its rows in flight lead, one by one, to what is issued.
  *
  * KV ids
  * (4) An id that was handed in is in exactly one place: in the tree; with a lease, as HELD or
@@ -58,12 +75,13 @@
  *
  * Leases
  * (8) history ends at len and is canonical (below). token_count >= len.
- * (9) RUNNING and DRAINING leases are rows of the step in flight, and no others are.
+ * (9) `flights` is the number of rows in flight that name the lease, 1 .. depth in RUNNING and
+ *     DRAINING ones, 0 in READY and WAITING ones.
  * (10) A lease has two receipts from acquire to its end, so that changing a lock needs no memory:
  *     the tree's receipts are these and no others.
  *
  * Counters
- * (11) saves_planned == saves_published + skipped (all causes) + saves of the step in flight.
+ * (11) saves_planned == saves_published + skipped (all causes) + saves of the steps in flight.
  *      pages_in == kv_inside + pages_out.
  *
  * History, and why hits are exact. How a token's KV and a state came to be decides their bits
@@ -124,8 +142,11 @@ enum kv_owner { KV_HELD = 0, KV_TREE = 1, KV_DUPLICATE = 2 };
 
 struct lease {
     uint32_t id, generation;
-    sc_lease_state state;
     struct space *space;
+    bool draining, lost, waiting;
+    bool overrun;         /* a row of it was discarded: the working slot is not the state at len */
+    uint32_t flights;     /* rows in flight */
+    uint32_t depth, flags;
 
     int32_t *tokens;
     uint32_t token_count, token_cap;
@@ -152,15 +173,21 @@ struct lease {
     /* state lock of the snapshot that is the source; else of no node */
     struct sc_radix_receipt pin;
     bool pinned;
+    bool retired;         /* the source is the lease's own slot, and not the working slot */
     sc_slot source, working, extra;
+    sc_slot held[SC_DEPTH_MAX]; /* of rows that have ended, named by others in flight */
+    uint32_t held_count;
+
+    /* What is issued: where the next row starts (bounds), reads and writes. */
+    uint32_t issued_len, issued_max;
+    sc_slot next_source, next_dest;
 
     /* newest snapshot of a decode position, 0: none; dropped by the next */
     uint32_t decode_snapshot;
     uint32_t decode_len;
 
-    sc_step planned;      /* step whose plan named the lease last */
-    uint32_t row;         /* its row there */
-    enum sc_release end_how; /* DRAINING: what to do when the step ends */
+    uint32_t row[SC_DEPTH_MAX]; /* its row in each step in flight (by index), or NO_ROW */
+    enum sc_release end_how; /* DRAINING: what to do when its last step ends */
     uint32_t end_len;
     UT_hash_handle hh;    /* in sc_cache.leases */
 };
@@ -171,19 +198,28 @@ struct step_save {
     sc_slot slot;
 };
 
+enum { NO_ROW = UINT32_MAX };
+
 struct step_row {
-    struct lease *lease; /* NULL: refused */
-    uint32_t from, end;
+    struct lease *lease;     /* NULL: refused */
+    uint32_t from, from_max; /* where it starts: bounds */
+    uint32_t end;            /* at most */
+    uint32_t certain;        /* tokens that are not drafts */
+    uint32_t draft_count;
     bool decode;
+    sc_slot source, dest;
     sc_save_kind freeze_kind; /* NONE: the row does not freeze */
     sc_slot freeze;           /* F */
     uint32_t save_first, save_count;
+    uint32_t accepted_row, accepted_back; /* see sc_batch; NO_ROW */
     const sc_result *result;  /* during commit */
+    bool discard;             /* ... nothing of it is kept */
 };
 
 struct step {
     bool in_flight;
-    sc_step number, number_before; /* newest planned, and the one before it */
+    sc_step number, number_before; /* and the one planned before it */
+    uint64_t plan;                 /* how many were planned before, without those taken back */
     uint32_t row_count, granted_count, save_count;
     struct step_row *rows;    /* [row_max] */
     struct step_save *saves;  /* [save_max] */
@@ -216,7 +252,9 @@ struct sc_cache {
     struct lease *leases;     /* by id */
     uint32_t lease_count, lease_id;
 
-    struct step step;
+    struct step steps[SC_DEPTH_MAX]; /* [depth_max], in no order */
+    sc_step step_newest;             /* number of the newest plan that was not taken back */
+    uint64_t plan_count;
     struct drain drain;
     uint64_t kv_inside;       /* ids handed in and not drained */
     uint64_t kv_held;         /* of these, with leases: HELD and DUPLICATE */
@@ -230,6 +268,7 @@ struct sc_cache {
     sc_status *scratch_status;
     uint32_t *scratch_order;
     struct step_save *scratch_publish;
+    uint32_t *scratch_depth;             /* [draft_max] of each draft in its tree */
 
     sc_cache_stats stats;     /* the counters among its members */
 };
@@ -240,11 +279,18 @@ void sc_engine_spaces_free(sc_cache *cache);
 
 /* lease.c */
 struct lease *sc_engine_lease(const sc_cache *cache, sc_lease handle);
+/* The same, or SC_ERR_STALE with text. */
+sc_status sc_engine_lease_find(const sc_cache *cache, sc_lease handle, struct lease **lease_out);
+/* Room for so many tokens in all. */
+sc_status sc_engine_tokens_reserve(sc_cache *cache, struct lease *lease, uint32_t count);
 sc_status sc_engine_key_check(const sc_cache *cache, const sc_key *key, uint32_t *len_max_out);
 sc_reason sc_engine_reason(const sc_cache *cache, const struct sc_radix_match *match,
     uint32_t len_max);
+void sc_engine_lease_free(sc_cache *cache, struct lease *lease);
 /* Makes room for `count` more ids and one more stretch, without changing what is there. */
 sc_status sc_engine_lease_reserve(sc_cache *cache, struct lease *lease, uint32_t kv_count);
+
+/* lease_change.c */
 /* Keeps what is to be kept, gives the rest back and frees the lease. Cannot fail. */
 void sc_engine_lease_end(sc_cache *cache, struct lease *lease, enum sc_release how, uint32_t len);
 
@@ -283,13 +329,46 @@ struct evict_sink {
 void sc_engine_sink_init(sc_cache *cache, uint32_t asked_as, struct evict_sink *sink);
 sc_status sc_engine_drain_reserve(sc_cache *cache, uint64_t more);
 void sc_engine_drain_push(sc_cache *cache, const int32_t *ids, uint32_t count);
+/* Ids that come in and go at once; there is room for them. */
+void sc_engine_drain_push_new(sc_cache *cache, const int32_t *ids, uint32_t count);
 /* One slot, evicting the least recently used unpinned snapshot if need be. SC_ERR_NO_SLOT. */
 sc_status sc_engine_slot_take(sc_cache *cache, sc_owner owner, sc_slot *slot_out);
 void sc_engine_slot_free(sc_pool *pool, sc_slot slot);
 
+/* block.c */
+/* Offsets of the sections of a block; no block. */
+void sc_engine_batch_layout(const sc_cache *cache, sc_batch *batch);
+/* Writes the block of a step that was just planned, but for its parents. */
+void sc_engine_batch_write(sc_cache *cache, struct step *step, sc_batch *batch);
+
 /* step.c */
 sc_status sc_engine_step_init(sc_cache *cache);
 void sc_engine_step_free(sc_cache *cache);
+/* Where the lease's rows in flight lead: issued_len and issued_max. */
+void sc_engine_issue(const sc_cache *cache, struct lease *lease);
+/* The row of the lease in its newest step in flight before `number`; NULL: none. */
+const struct step_row *sc_engine_row_before(const sc_cache *cache, const struct lease *lease,
+    sc_step number, const struct step **step_out);
+
+static inline sc_lease_state sc_engine_lease_state(const struct lease *lease)
+{
+    if (lease->draining) return SC_LEASE_DRAINING;
+    if (lease->lost) return SC_LEASE_LOST;
+    if (lease->waiting) return SC_LEASE_WAITING;
+    return lease->flights > 0 ? SC_LEASE_RUNNING : SC_LEASE_READY;
+}
+
+/* Owner of the lease's own slots. */
+static inline sc_owner sc_engine_lease_owner(const struct lease *lease)
+{
+    return lease->draining ? SC_OWNER_DRAINING : SC_OWNER_WORKING;
+}
+
+/* Whether nobody knows yet where the row ends. */
+static inline bool sc_engine_row_uncertain(const struct step_row *row)
+{
+    return row->draft_count > 0 || row->from != row->from_max;
+}
 
 static inline uint32_t sc_engine_page_floor(const sc_cache *cache, uint32_t len)
 {

@@ -70,7 +70,8 @@ static sc_status verify_snapshots(const sc_cache *cache)
 /* ---- leases ---- */
 
 struct totals {
-    uint64_t leases, running, draining, held, in_flight, space_leases;
+    uint64_t leases, rows, held, in_flight, saves, space_leases;
+    uint64_t working, draining; /* slots */
 };
 
 static sc_status check_history(const sc_cache *cache, const struct lease *lease)
@@ -90,20 +91,57 @@ static sc_status check_history(const sc_cache *cache, const struct lease *lease)
     return SC_OK;
 }
 
-static sc_status check_slots(const sc_cache *cache, const struct lease *lease)
+static bool same_slot(sc_slot a, sc_slot b)
+{
+    return a.id == b.id && a.generation == b.generation;
+}
+
+/* Its own slot. */
+static sc_status check_own(const sc_cache *cache, const struct lease *lease, sc_slot slot,
+    struct totals *totals)
 {
     sc_owner owner = SC_OWNER_FREE;
-    CHECK(1, sc_pool_check(cache->options.pool, lease->working, &owner) == SC_OK);
-    CHECK(1, owner ==
-        (lease->state == SC_LEASE_DRAINING ? SC_OWNER_DRAINING : SC_OWNER_WORKING));
+    CHECK(1, sc_pool_check(cache->options.pool, slot, &owner) == SC_OK);
+    CHECK(1, owner == sc_engine_lease_owner(lease));
+    totals->draining += lease->draining;
+    totals->working += !lease->draining;
+    return SC_OK;
+}
+
+static sc_status check_in_flight(const sc_cache *cache, sc_slot slot, struct totals *totals)
+{
+    sc_owner owner = SC_OWNER_FREE;
+    CHECK(1, sc_pool_check(cache->options.pool, slot, &owner) == SC_OK);
+    CHECK(1, owner == SC_OWNER_IN_FLIGHT);
+    totals->in_flight++;
+    return SC_OK;
+}
+
+static sc_status check_slots(const sc_cache *cache, const struct lease *lease,
+    struct totals *totals)
+{
+    SC_TRY(check_own(cache, lease, lease->working, totals));
+    if (lease->retired) SC_TRY(check_own(cache, lease, lease->source, totals));
+    CHECK(3, !lease->retired || !lease->pinned);
+    CHECK(1, lease->held_count == 0 || (lease->overrun && lease->flights > 0));
+    CHECK(1, lease->held_count <= SC_DEPTH_MAX);
+    for (uint32_t i = 0; i < lease->held_count; i++) {
+        SC_TRY(check_in_flight(cache, lease->held[i], totals));
+    }
     if (cache->options.extras) {
         CHECK(1, sc_pool_check(cache->options.extras, lease->extra, NULL) == SC_OK);
     }
+    return SC_OK;
+}
+
+static sc_status check_source(const sc_cache *cache, const struct lease *lease)
+{
     sc_node node = SC_NODE_NONE;
     uint32_t what = 0;
     CHECK(10, sc_radix_receipt_get(cache->radix, lease->pin, &node, &what) == SC_OK);
     if (!lease->pinned) {
         CHECK(3, node == SC_NODE_NONE);
+        if (lease->retired) return SC_OK;
         CHECK(3, lease->source.id == (lease->len == 0 ? 0 : lease->working.id));
         return SC_OK;
     }
@@ -113,8 +151,36 @@ static sc_status check_slots(const sc_cache *cache, const struct lease *lease)
     CHECK(3, sc_radix_node_get(cache->radix, node, &info) == SC_OK);
     CHECK(3, info.end == lease->len);
     CHECK(3, sc_registry_get(cache->registry, info.snapshot, &snapshot) == SC_OK);
-    CHECK(3, snapshot.slot.id == lease->source.id);
-    CHECK(3, snapshot.slot.generation == lease->source.generation);
+    CHECK(3, same_slot(snapshot.slot, lease->source));
+    return SC_OK;
+}
+
+/* From what is committed the rows in flight lead, in order, to what is issued. */
+static sc_status check_chain(const sc_cache *cache, const struct lease *lease)
+{
+    if (lease->lost || lease->overrun) return SC_OK;
+    sc_slot source = lease->source, dest = lease->working;
+    uint32_t from = lease->len, from_max = lease->len, flights = 0;
+    for (const struct step *before = NULL, *step = NULL;; before = step) {
+        step = NULL;
+        for (uint32_t i = 0; i < cache->options.depth_max; i++) {
+            const struct step *other = &cache->steps[i];
+            if (lease->row[i] == NO_ROW || (before && other->number <= before->number)) continue;
+            if (!step || other->number < step->number) step = other;
+        }
+        if (!step) break;
+        const struct step_row *row = &step->rows[lease->row[step - cache->steps]];
+        CHECK(3, same_slot(row->source, source) && same_slot(row->dest, dest));
+        CHECK(3, row->from <= from && from_max <= row->from_max);
+        source = row->dest;
+        if (row->freeze_kind != SC_KIND_NONE) dest = row->freeze;
+        from += row->certain;
+        from_max += row->end - row->from_max;
+        flights++;
+    }
+    CHECK(3, same_slot(source, lease->next_source) && same_slot(dest, lease->next_dest));
+    CHECK(3, from == lease->issued_len && from_max == lease->issued_max);
+    CHECK(9, flights == lease->flights);
     return SC_OK;
 }
 
@@ -157,14 +223,19 @@ static sc_status check_kv(const sc_cache *cache, const struct lease *lease, stru
 static sc_status check_membership(const sc_cache *cache, const struct lease *lease,
     struct totals *totals)
 {
-    CHECK(9, lease->state >= SC_LEASE_READY && lease->state <= SC_LEASE_DRAINING);
-    totals->draining += lease->state == SC_LEASE_DRAINING;
-    if (lease->state != SC_LEASE_RUNNING && lease->state != SC_LEASE_DRAINING) return SC_OK;
-    CHECK(9, cache->step.in_flight);
-    CHECK(9, lease->planned == cache->step.number);
-    CHECK(9, lease->row < cache->step.row_count);
-    CHECK(9, cache->step.rows[lease->row].lease == lease);
-    totals->running++;
+    uint32_t rows = 0;
+    for (uint32_t i = 0; i < SC_DEPTH_MAX; i++) {
+        if (lease->row[i] == NO_ROW) continue;
+        CHECK(9, i < cache->options.depth_max && cache->steps[i].in_flight);
+        CHECK(9, lease->row[i] < cache->steps[i].row_count);
+        CHECK(9, cache->steps[i].rows[lease->row[i]].lease == lease);
+        rows++;
+    }
+    CHECK(9, rows == lease->flights);
+    CHECK(9, lease->flights <= lease->depth && lease->depth <= cache->options.depth_max);
+    CHECK(9, lease->flights > 0 || !lease->draining);
+    CHECK(9, lease->flights == 0 || !lease->waiting);
+    totals->rows += rows;
     return SC_OK;
 }
 
@@ -173,7 +244,9 @@ static sc_status verify_leases(const sc_cache *cache, struct totals *totals)
     for (const struct lease *lease = cache->leases; lease; lease = lease->hh.next) {
         totals->leases++;
         SC_TRY(check_history(cache, lease));
-        SC_TRY(check_slots(cache, lease));
+        SC_TRY(check_slots(cache, lease, totals));
+        SC_TRY(check_source(cache, lease));
+        SC_TRY(check_chain(cache, lease));
         SC_TRY(check_path(cache, lease));
         SC_TRY(check_kv(cache, lease, totals));
         SC_TRY(check_membership(cache, lease, totals));
@@ -185,33 +258,39 @@ static sc_status verify_leases(const sc_cache *cache, struct totals *totals)
     }
     CHECK(9, totals->leases == cache->lease_count);
     CHECK(9, totals->space_leases == cache->lease_count);
-    CHECK(9, totals->running == (cache->step.in_flight ? cache->step.granted_count : 0));
     return SC_OK;
 }
 
 /* ---- the rest ---- */
 
-static sc_status check_in_flight(const sc_cache *cache, sc_slot slot, struct totals *totals)
+static sc_status verify_step(const sc_cache *cache, const struct step *step,
+    struct totals *totals)
 {
-    sc_owner owner = SC_OWNER_FREE;
-    CHECK(1, sc_pool_check(cache->options.pool, slot, &owner) == SC_OK);
-    CHECK(1, owner == SC_OWNER_IN_FLIGHT);
-    totals->in_flight++;
+    uint32_t granted = 0;
+    if (!step->in_flight) return SC_OK;
+    CHECK(9, step->number <= cache->step_newest && step->plan <= cache->plan_count);
+    for (uint32_t i = 0; i < step->save_count; i++) {
+        SC_TRY(check_in_flight(cache, step->saves[i].slot, totals));
+    }
+    totals->saves += step->save_count;
+    for (uint32_t i = 0; i < step->row_count; i++) {
+        const struct step_row *row = &step->rows[i];
+        granted += row->lease != NULL;
+        if (!row->lease || row->freeze_kind == SC_KIND_NONE) continue;
+        SC_TRY(check_in_flight(cache, row->freeze, totals));
+        totals->saves++;
+    }
+    CHECK(9, granted == step->granted_count);
+    totals->rows -= granted; /* of the leases': none is left in the end */
     return SC_OK;
 }
 
-static sc_status verify_step(const sc_cache *cache, struct totals *totals)
+static sc_status verify_steps(const sc_cache *cache, struct totals *totals)
 {
-    if (!cache->step.in_flight) return SC_OK;
-    for (uint32_t i = 0; i < cache->step.save_count; i++) {
-        SC_TRY(check_in_flight(cache, cache->step.saves[i].slot, totals));
+    for (uint32_t i = 0; i < cache->options.depth_max; i++) {
+        SC_TRY(verify_step(cache, &cache->steps[i], totals));
     }
-    for (uint32_t i = 0; i < cache->step.row_count; i++) {
-        const struct step_row *row = &cache->step.rows[i];
-        if (row->lease && row->freeze_kind != SC_KIND_NONE) {
-            SC_TRY(check_in_flight(cache, row->freeze, totals));
-        }
-    }
+    CHECK(9, totals->rows == 0);
     return SC_OK;
 }
 
@@ -220,7 +299,7 @@ static sc_status verify_pools(const sc_cache *cache, const struct totals *totals
     sc_pool_info info;
     SC_TRY(sc_pool_audit(cache->options.pool, true));
     SC_TRY(sc_pool_info_get(cache->options.pool, &info));
-    CHECK(1, info.owner_count[SC_OWNER_WORKING] == totals->leases - totals->draining);
+    CHECK(1, info.owner_count[SC_OWNER_WORKING] == totals->working);
     CHECK(1, info.owner_count[SC_OWNER_DRAINING] == totals->draining);
     CHECK(1, info.owner_count[SC_OWNER_IN_FLIGHT] == totals->in_flight);
     CHECK(1, info.owner_count[SC_OWNER_SNAPSHOT] == sc_registry_count(cache->registry));
@@ -244,7 +323,7 @@ static sc_status verify_counters(const sc_cache *cache, const struct totals *tot
     CHECK(11, stats->pages_in == cache->kv_inside + stats->pages_out);
     uint64_t skipped = 0, evicted = 0;
     for (uint32_t i = 0; i < SC_SKIP_COUNT; i++) skipped += stats->saves_skipped[i];
-    CHECK(11, stats->saves_planned == stats->saves_published + skipped + totals->in_flight);
+    CHECK(11, stats->saves_planned == stats->saves_published + skipped + totals->saves);
     for (uint32_t i = 0; i < SC_EVICT_COUNT; i++) evicted += stats->evicted[i];
     CHECK(11, stats->saves_published == evicted + sc_registry_count(cache->registry));
     CHECK(11, stats->acquired == stats->released + totals->leases);
@@ -259,7 +338,7 @@ sc_status sc_cache_verify(const sc_cache *cache)
     sc_status status = sc_radix_verify(cache->radix);
     if (status == SC_OK) status = verify_snapshots(cache);
     if (status == SC_OK) status = verify_leases(cache, &totals);
-    if (status == SC_OK) status = verify_step(cache, &totals);
+    if (status == SC_OK) status = verify_steps(cache, &totals);
     if (status == SC_OK) status = verify_pools(cache, &totals);
     if (status == SC_OK) status = verify_counters(cache, &totals);
     sc_rwlock_unlock_shared(&cache->lock);

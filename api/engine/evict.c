@@ -44,6 +44,13 @@ void sc_engine_drain_push(sc_cache *cache, const int32_t *ids, uint32_t count)
     drain->count += count;
 }
 
+void sc_engine_drain_push_new(sc_cache *cache, const int32_t *ids, uint32_t count)
+{
+    cache->kv_inside += count;
+    cache->stats.pages_in += count;
+    sc_engine_drain_push(cache, ids, count);
+}
+
 static void sink_kv(void *ctx, const int32_t *ids, uint32_t count, enum sc_radix_cause cause)
 {
     struct evict_sink *sink = ctx;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Steps: plan, commit, abort.
+/* Steps: plan. (What comes of a step is in commit.c.)
  *
- * One row of a plan, tokens [from, to) of a lease that is READY:
+ * One row of a plan, tokens [from, to) of a lease:
  *
  *      from                                   end          to
  *   ---|-----------o-------------o-------------*............|      o  saves: a slot each, written
@@ -14,131 +14,98 @@
  *
  * A plan cannot fail half-way: everything that may be wrong with the call is checked first; after
  * that rows fail one by one, each before it changes anything. It needs no memory: rows, saves and
- * the block are as large as row_max and save_max. A commit checks and reserves first, then cannot
- * fail.
+ * the block are as large as row_max and save_max.
  *
  * Numbers in brackets are invariants of cache_internal.h. */
-#include <string.h>
-
 #include "cache_internal.h"
 
-/* ---- the block ---- */
-
-/* Sections of the block in order; see sc_batch. */
-struct layout { uint32_t words; };
-
-static uint32_t section(struct layout *layout, uint32_t words)
-{
-    uint32_t at = layout->words;
-    layout->words += words;
-    return at;
-}
-
-static struct layout batch_layout(const sc_cache *cache, sc_batch *batch)
-{
-    uint32_t rows = cache->options.row_max, saves = cache->options.save_max;
-    struct layout layout = {0};
-    *batch = (sc_batch){.row_max = rows, .save_max = saves};
-    batch->at_query_start_loc = section(&layout, rows + 1);
-    batch->at_position = section(&layout, rows);
-    batch->at_end = section(&layout, rows);
-    batch->at_source = section(&layout, rows);
-    batch->at_dest = section(&layout, rows);
-    batch->at_extra = section(&layout, rows);
-    batch->at_decode = section(&layout, rows);
-    batch->at_freeze = section(&layout, rows);
-    batch->at_save_row = section(&layout, saves);
-    batch->at_save_position = section(&layout, saves);
-    batch->at_save_slot = section(&layout, saves);
-    batch->at_row_count = section(&layout, 1);
-    batch->at_save_count = section(&layout, 1);
-    batch->at_token_count = section(&layout, 1);
-    batch->block_words = layout.words;
-    return layout;
-}
+/* ---- memory ---- */
 
 sc_status sc_engine_step_init(sc_cache *cache)
 {
-    struct step *step = &cache->step;
+    const sc_cache_options *options = &cache->options;
     sc_batch batch;
-    step->block_words = batch_layout(cache, &batch).words;
-    step->rows = sc_heap_calloc(&cache->heap, cache->options.row_max, sizeof *step->rows);
-    step->saves = sc_heap_calloc(&cache->heap, cache->options.save_max + 1u, sizeof *step->saves);
-    step->block = sc_heap_calloc(&cache->heap, step->block_words, sizeof *step->block);
-    if (!step->rows || !step->saves || !step->block) {
-        return SC_FAIL(SC_ERR_NO_MEMORY, "no memory for steps of %u rows and %u saves",
-            cache->options.row_max, cache->options.save_max);
+    sc_engine_batch_layout(cache, &batch);
+    for (uint32_t i = 0; i < options->depth_max; i++) {
+        struct step *step = &cache->steps[i];
+        step->block_words = batch.block_words;
+        step->rows = sc_heap_calloc(&cache->heap, options->row_max, sizeof *step->rows);
+        step->saves = sc_heap_calloc(&cache->heap, options->save_max + 1u, sizeof *step->saves);
+        step->block = sc_heap_calloc(&cache->heap, step->block_words, sizeof *step->block);
+        if (!step->rows || !step->saves || !step->block) {
+            return SC_FAIL(SC_ERR_NO_MEMORY, "no memory for steps of %u rows and %u saves",
+                options->row_max, options->save_max);
+        }
     }
-    return SC_OK;
+    if (options->draft_max == 0) return SC_OK;
+    cache->scratch_depth =
+        sc_heap_calloc(&cache->heap, options->draft_max, sizeof *cache->scratch_depth);
+    if (cache->scratch_depth) return SC_OK;
+    return SC_FAIL(SC_ERR_NO_MEMORY, "no memory for %u drafts", options->draft_max);
 }
 
 void sc_engine_step_free(sc_cache *cache)
 {
-    struct step *step = &cache->step;
-    sc_heap_free(&cache->heap, step->rows, cache->options.row_max * sizeof *step->rows);
-    sc_heap_free(&cache->heap, step->saves, (cache->options.save_max + 1u) * sizeof *step->saves);
-    sc_heap_free(&cache->heap, step->block, step->block_words * sizeof *step->block);
+    const sc_cache_options *options = &cache->options;
+    for (uint32_t i = 0; i < options->depth_max; i++) {
+        struct step *step = &cache->steps[i];
+        sc_heap_free(&cache->heap, step->rows, options->row_max * sizeof *step->rows);
+        sc_heap_free(&cache->heap, step->saves, (options->save_max + 1u) * sizeof *step->saves);
+        sc_heap_free(&cache->heap, step->block, step->block_words * sizeof *step->block);
+    }
+    sc_heap_free(&cache->heap, cache->scratch_depth,
+        options->draft_max * sizeof *cache->scratch_depth);
 }
 
-static void fill(int32_t *words, uint32_t count, int32_t value)
+/* ---- what is issued ---- */
+
+const struct step_row *sc_engine_row_before(const sc_cache *cache, const struct lease *lease,
+    sc_step number, const struct step **step_out)
 {
-    for (uint32_t i = 0; i < count; i++) words[i] = value;
+    const struct step *found = NULL;
+    uint32_t row = 0;
+    for (uint32_t i = 0; i < cache->options.depth_max; i++) {
+        const struct step *step = &cache->steps[i];
+        if (lease->row[i] == NO_ROW || step->number >= number) continue;
+        if (found && step->number < found->number) continue;
+        found = step;
+        row = lease->row[i];
+    }
+    if (step_out) *step_out = found;
+    return found ? &found->rows[row] : NULL;
 }
 
-/* Writes the block of the step that was just planned. */
-static void write_block(sc_cache *cache, uint64_t tokens, sc_batch *batch)
+void sc_engine_issue(const sc_cache *cache, struct lease *lease)
 {
-    struct step *step = &cache->step;
-    int32_t *block = step->block;
-    batch_layout(cache, batch);
-    fill(block, step->block_words, -1);
-    fill(block + batch->at_position, batch->row_max, 0);
-    fill(block + batch->at_end, batch->row_max, 0);
-    fill(block + batch->at_freeze, batch->row_max, 0);
-    int32_t at = 0;
-    for (uint32_t i = 0; i < batch->row_max; i++) {
-        const struct step_row *row = &step->rows[i];
-        block[batch->at_query_start_loc + i] = at;
-        if (i >= step->row_count || !row->lease) continue;
-        at += (int32_t)(row->end - row->from);
-        block[batch->at_position + i] = (int32_t)row->from;
-        block[batch->at_end + i] = (int32_t)row->end;
-        block[batch->at_source + i] = (int32_t)row->lease->source.id;
-        block[batch->at_dest + i] = (int32_t)row->lease->working.id;
-        if (cache->options.extras) block[batch->at_extra + i] = (int32_t)row->lease->extra.id;
-        block[batch->at_decode + i] = row->decode;
-        block[batch->at_freeze + i] = row->freeze_kind != SC_KIND_NONE;
+    lease->issued_len = lease->issued_max = lease->len;
+    for (uint32_t i = 0; i < cache->options.depth_max; i++) {
+        if (lease->row[i] == NO_ROW) continue;
+        const struct step_row *row = &cache->steps[i].rows[lease->row[i]];
+        lease->issued_len += row->certain;
+        lease->issued_max += row->end - row->from_max;
     }
-    block[batch->at_query_start_loc + batch->row_max] = at;
-    for (uint32_t i = 0; i < step->save_count; i++) {
-        const struct step_save *save = &step->saves[i];
-        block[batch->at_save_row + i] = (int32_t)save->row;
-        block[batch->at_save_position + i] = (int32_t)save->position;
-        block[batch->at_save_slot + i] = (int32_t)save->slot.id;
-    }
-    SC_ASSERT(tokens == (uint64_t)at);
-    batch->block = block;
-    batch->row_count = step->row_count;
-    batch->save_count = step->save_count;
-    batch->token_count = (uint32_t)at;
-    block[batch->at_row_count] = (int32_t)step->row_count;
-    block[batch->at_save_count] = (int32_t)step->save_count;
-    block[batch->at_token_count] = at;
 }
 
 /* ---- plan ---- */
 
-static sc_status check_points(const sc_cache *cache, const sc_row *row)
+/* Whether the row's bounds, and so its saves, are those of a row with drafts. */
+static bool asks_uncertain(const struct lease *lease, const sc_row *row)
+{
+    return row->draft_count > 0 || lease->issued_len != lease->issued_max;
+}
+
+static sc_status check_points(const sc_cache *cache, const struct lease *lease, const sc_row *row)
 {
     SC_REQUIRE(row->points || row->point_count == 0);
     uint32_t before = row->from;
+    bool pages = asks_uncertain(lease, row);
     for (uint32_t i = 0; i < row->point_count; i++) {
         uint32_t point = row->points[i];
         if (point <= before || point > row->to) {
             return SC_FAIL(SC_ERR_INVALID, "point %u: not ascending within (%u, %u]", point,
                 row->from, row->to);
         }
-        if (point % (point == row->to ? cache->page : cache->grid) != 0) {
+        if (point % (pages || point == row->to ? cache->page : cache->grid) != 0) {
             return SC_FAIL(SC_ERR_INVALID, "point %u: neither on the grid of %u nor the row's end "
                 "on a page of %u", point, cache->grid, cache->page);
         }
@@ -147,35 +114,81 @@ static sc_status check_points(const sc_cache *cache, const sc_row *row)
     return SC_OK;
 }
 
-static sc_status check_row(const sc_cache *cache, const sc_row *row, uint64_t tokens,
-    struct lease **lease_out)
+static sc_status check_lease(const struct lease *lease, const sc_row *row, uint32_t step_index)
 {
-    struct lease *lease = sc_engine_lease(cache, row->lease);
     if (!lease) {
         return SC_FAIL(SC_ERR_STALE, "lease %u/%u is not alive", row->lease.id,
             row->lease.generation);
     }
-    if (lease->state == SC_LEASE_LOST) return SC_FAIL(SC_ERR_LOST, "lease %u is lost", lease->id);
-    if (lease->state == SC_LEASE_RUNNING && lease->planned == cache->step.number) {
+    if (lease->row[step_index] != NO_ROW) {
         return SC_FAIL(SC_ERR_INVALID, "lease %u is named twice", lease->id);
     }
-    if (lease->state != SC_LEASE_READY) {
+    if (lease->draining || lease->waiting) {
         return SC_FAIL(SC_ERR_STATE, "lease %u is not ready", lease->id);
     }
-    if (row->from != lease->len) {
-        return SC_FAIL(SC_ERR_MISMATCH, "lease %u: row from %u, committed are %u", lease->id,
-            row->from, lease->len);
+    if (lease->lost) return SC_FAIL(SC_ERR_LOST, "lease %u is lost", lease->id);
+    if (lease->flights >= lease->depth) {
+        return SC_FAIL(SC_ERR_STATE, "lease %u is not ready: %u steps out", lease->id,
+            lease->flights);
     }
+    if (row->from != lease->issued_len) {
+        return SC_FAIL(SC_ERR_MISMATCH, "lease %u: row from %u, issued are %u", lease->id,
+            row->from, lease->issued_len);
+    }
+    return SC_OK;
+}
+
+/* Tokens on the deepest branch of the row's drafts; their depths go to scratch. */
+static sc_status draft_depth(const sc_cache *cache, const struct lease *lease, const sc_row *row,
+    uint32_t *depth_out)
+{
+    if (row->draft_count > cache->options.draft_max) {
+        return SC_FAIL(SC_ERR_LIMIT, "%u drafts, draft_max is %u", row->draft_count,
+            cache->options.draft_max);
+    }
+    *depth_out = row->draft_count;
+    if (row->draft_count > 0 && row->from < lease->prompt_len) {
+        return SC_FAIL(SC_ERR_INVALID, "lease %u: drafts from %u, within a prompt of %u",
+            lease->id, row->from, lease->prompt_len);
+    }
+    if (!row->parents || row->draft_count == 0) return SC_OK;
+    *depth_out = 0;
+    for (uint32_t d = 0; d < row->draft_count; d++) {
+        int32_t parent = row->parents[d];
+        if (parent < -1 || parent >= (int32_t)d) {
+            return SC_FAIL(SC_ERR_INVALID, "draft %u follows %d", d, parent);
+        }
+        uint32_t depth = parent < 0 ? 1 : cache->scratch_depth[parent] + 1;
+        cache->scratch_depth[d] = depth;
+        if (depth > *depth_out) *depth_out = depth;
+    }
+    return SC_OK;
+}
+
+/* A row may process one token that nobody has appended yet: the one that the row before it, which
+ * is in flight, samples. */
+static sc_status check_range(const sc_cache *cache, const struct lease *lease, const sc_row *row,
+    uint32_t depth, uint64_t tokens)
+{
     SC_REQUIRE(row->to > row->from);
-    if (row->to > lease->token_count) {
+    if (row->to <= lease->issued_max || row->to - lease->issued_max <= depth) {
+        return SC_FAIL(SC_ERR_INVALID, "lease %u: row to %u has no certain token from %u on",
+            lease->id, row->to, lease->issued_max);
+    }
+    uint32_t known = lease->token_count;
+    if (lease->flights > 0 && known <= lease->issued_max) known = lease->issued_max + 1;
+    if (row->to - depth > known) {
         return SC_FAIL(SC_ERR_INVALID, "lease %u: row to %u of %u tokens", lease->id, row->to,
             lease->token_count);
     }
-    SC_TRY(check_points(cache, row));
-    if (tokens + (row->to - row->from) > INT32_MAX) {
+    if (row->to > cache->options.lease_token_max) {
+        return SC_FAIL(SC_ERR_LIMIT, "lease %u: row to %u, lease_token_max is %u", lease->id,
+            row->to, cache->options.lease_token_max);
+    }
+    SC_TRY(check_points(cache, lease, row));
+    if (tokens + (row->to - lease->issued_max - depth) + row->draft_count > INT32_MAX) {
         return SC_FAIL(SC_ERR_OVERFLOW, "the step has more than 2^31 - 1 tokens");
     }
-    *lease_out = lease;
     return SC_OK;
 }
 
@@ -196,11 +209,9 @@ static uint32_t next_wanted(const sc_cache *cache, const struct step_row *row, c
     uint32_t at, sc_save_kind *kind_out)
 {
     const struct lease *lease = row->lease;
-    uint32_t found = 0;
-    uint32_t decode = 0;
-    if (row->decode && (cache->options.save_flags & SC_SAVE_DECODE) && cache->decode_interval > 0 &&
-        row->end % cache->decode_interval == 0) {
-        decode = row->end;
+    uint32_t found = 0, decode = 0, interval = cache->decode_interval;
+    if (row->decode && (cache->options.save_flags & SC_SAVE_DECODE) && interval > 0) {
+        decode = (at / interval + 1) * interval;
     }
     /* A row that runs past the prompt's end (tokens were appended) can save only on the grid
      * there. */
@@ -231,16 +242,16 @@ static uint32_t next_wanted(const sc_cache *cache, const struct step_row *row, c
 }
 
 /* Finds slots for what the row saves; what finds none is skipped. */
-static void plan_saves(sc_cache *cache, uint32_t index, const sc_row *asked)
+static void plan_saves(sc_cache *cache, struct step *step, uint32_t index, const sc_row *asked)
 {
-    struct step *step = &cache->step;
     struct step_row *row = &step->rows[index];
     sc_save_kind kind = SC_KIND_NONE;
     uint32_t at = row->from;
+    bool freezes = !sc_engine_row_uncertain(row);
     row->save_first = step->save_count;
     while ((at = next_wanted(cache, row, asked, at, &kind)) != 0) {
         sc_slot slot = SC_SLOT_NULL;
-        bool freeze = at == row->end;
+        bool freeze = freezes && at == row->end;
         cache->stats.saves_planned++;
         if (!freeze && step->save_count == cache->options.save_max) {
             cache->stats.saves_skipped[SC_SKIP_LIMIT]++;
@@ -256,50 +267,103 @@ static void plan_saves(sc_cache *cache, uint32_t index, const sc_row *asked)
     row->save_count = step->save_count - row->save_first;
 }
 
-static sc_status plan_row(sc_cache *cache, uint32_t index, const sc_row *asked, uint64_t *tokens)
+/* Parents of the row's drafts: indices of tokens of the row. */
+static void plan_parents(sc_cache *cache, struct step *step, uint32_t index, const sc_row *asked)
 {
-    struct step_row *row = &cache->step.rows[index];
-    struct lease *lease = NULL;
-    *row = (struct step_row){0};
-    SC_TRY(check_row(cache, asked, *tokens, &lease));
+    const struct step_row *row = &step->rows[index];
+    sc_batch batch;
+    sc_engine_batch_layout(cache, &batch);
+    int32_t *out = step->block + batch.at_parent + (size_t)index * batch.draft_max;
+    for (uint32_t d = 0; d < batch.draft_max; d++) {
+        bool draft = d < row->draft_count;
+        int32_t parent = draft && asked->parents ? asked->parents[d] : (int32_t)d - 1;
+        out[d] = draft ? (int32_t)row->certain + parent : -1;
+    }
+}
+
+/* The row is granted: the lease's next row starts where it ends. */
+static void issue_row(sc_cache *cache, struct step *step, uint32_t index)
+{
+    struct step_row *row = &step->rows[index];
+    struct lease *lease = row->lease;
+    const struct step *before = NULL;
+    row->source = lease->next_source;
+    row->dest = lease->next_dest;
+    row->accepted_row = NO_ROW;
+    if (row->from != row->from_max) {
+        (void)sc_engine_row_before(cache, lease, step->number, &before);
+        SC_ASSERT(before); /* (9) */
+        row->accepted_row = lease->row[before - cache->steps];
+        row->accepted_back = (uint32_t)(step->plan - before->plan);
+    }
+    lease->next_source = row->dest;
+    if (row->freeze_kind != SC_KIND_NONE) lease->next_dest = row->freeze;
+    lease->row[step - cache->steps] = index;
+    lease->flights++;
+    sc_engine_issue(cache, lease);
+}
+
+static sc_status plan_row(sc_cache *cache, struct step *step, uint32_t index, const sc_row *asked,
+    uint64_t *tokens)
+{
+    struct step_row *row = &step->rows[index];
+    struct lease *lease = sc_engine_lease(cache, asked->lease);
+    uint32_t depth = 0;
+    *row = (struct step_row){.accepted_row = NO_ROW};
+    SC_TRY(check_lease(lease, asked, (uint32_t)(step - cache->steps)));
+    SC_TRY(draft_depth(cache, lease, asked, &depth));
+    SC_TRY(check_range(cache, lease, asked, depth, *tokens));
+    bool uncertain = asks_uncertain(lease, asked);
     row->lease = lease;
-    row->from = asked->from;
-    row->decode = asked->to - asked->from == 1 && asked->from >= lease->prompt_len;
+    row->from = lease->issued_len;
+    row->from_max = lease->issued_max;
+    row->draft_count = asked->draft_count;
+    row->decode = uncertain || (asked->to - asked->from == 1 && asked->from >= lease->prompt_len);
     row->end = granted_end(cache, lease, asked, row->decode);
-    plan_saves(cache, index, asked);
-    lease->state = SC_LEASE_RUNNING;
-    lease->planned = cache->step.number;
-    lease->row = index;
-    *tokens += row->end - row->from;
-    cache->step.granted_count++;
+    row->certain = row->end - row->from_max - depth;
+    plan_saves(cache, step, index, asked);
+    plan_parents(cache, step, index, asked);
+    issue_row(cache, step, index);
+    *tokens += row->certain + row->draft_count;
+    step->granted_count++;
     cache->stats.rows++;
     cache->stats.rows_cut += row->end != asked->to;
     return SC_OK;
 }
 
+static struct step *free_step(sc_cache *cache)
+{
+    for (uint32_t i = 0; i < cache->options.depth_max; i++) {
+        if (!cache->steps[i].in_flight) return &cache->steps[i];
+    }
+    return NULL;
+}
+
 static sc_status step_plan(sc_cache *cache, sc_step number, const sc_row *rows, uint32_t count,
     sc_batch *batch_out, sc_status *each_out)
 {
-    struct step *step = &cache->step;
-    if (step->in_flight) {
-        return SC_FAIL(SC_ERR_BUSY, "step %llu is in flight", (unsigned long long)step->number);
-    }
-    if (number <= step->number) {
+    struct step *step = free_step(cache);
+    if (!step) return SC_FAIL(SC_ERR_BUSY, "%u steps are in flight", cache->options.depth_max);
+    if (number <= cache->step_newest) {
         return SC_FAIL(SC_ERR_INVALID, "step %llu does not follow %llu", (unsigned long long)number,
-            (unsigned long long)step->number);
+            (unsigned long long)cache->step_newest);
     }
     if (count > cache->options.row_max) {
         return SC_FAIL(SC_ERR_LIMIT, "%u rows, row_max is %u", count, cache->options.row_max);
     }
-    step->number_before = step->number;
-    step->number = number;
+    step->number_before = cache->step_newest;
+    step->number = cache->step_newest = number;
+    step->plan = ++cache->plan_count;
     step->in_flight = true;
     step->row_count = count;
     step->granted_count = step->save_count = 0;
     uint64_t tokens = 0;
-    for (uint32_t i = 0; i < count; i++) each_out[i] = plan_row(cache, i, &rows[i], &tokens);
+    for (uint32_t i = 0; i < count; i++) {
+        each_out[i] = plan_row(cache, step, i, &rows[i], &tokens);
+    }
     cache->stats.steps++;
-    write_block(cache, tokens, batch_out);
+    sc_engine_batch_write(cache, step, batch_out);
+    SC_ASSERT(batch_out->token_count == tokens);
     return SC_OK;
 }
 
@@ -312,201 +376,6 @@ sc_status sc_step_plan(sc_cache *cache, sc_step step, const sc_row *rows, uint32
     SC_REQUIRE(batch_out);
     sc_rwlock_lock(&cache->lock);
     sc_status status = step_plan(cache, step, rows, count, batch_out, each_out);
-    sc_rwlock_unlock(&cache->lock);
-    return status;
-}
-
-/* ---- commit ---- */
-
-static sc_status check_result(sc_cache *cache, const sc_result *result)
-{
-    struct step *step = &cache->step;
-    struct lease *lease = sc_engine_lease(cache, result->lease);
-    bool member = lease && lease->planned == step->number &&
-        (lease->state == SC_LEASE_RUNNING || lease->state == SC_LEASE_DRAINING);
-    if (!member) {
-        return SC_FAIL(SC_ERR_STALE, "lease %u/%u is not in the step", result->lease.id,
-            result->lease.generation);
-    }
-    struct step_row *row = &step->rows[lease->row];
-    if (row->result) return SC_FAIL(SC_ERR_INVALID, "lease %u is named twice", lease->id);
-    if (result->len != row->end) {
-        return SC_FAIL(SC_ERR_MISMATCH, "lease %u: length %u, granted was %u", lease->id,
-            result->len, row->end);
-    }
-    uint32_t pages = row->end / cache->page - row->from / cache->page;
-    if (cache->options.without_kv) pages = 0;
-    if (result->kv_count != pages) {
-        return SC_FAIL(SC_ERR_MISMATCH, "lease %u: %u KV ids for %u pages", lease->id,
-            result->kv_count, pages);
-    }
-    SC_REQUIRE(result->kv_ids || pages == 0);
-    for (uint32_t i = 0; i < pages; i++) SC_REQUIRE(result->kv_ids[i] >= 0);
-    row->result = result;
-    return SC_OK;
-}
-
-/* Finds the result of each row and makes room for all that they bring. */
-static sc_status check_results(sc_cache *cache, const sc_result *results, uint32_t count,
-    sc_status *each_out)
-{
-    struct step *step = &cache->step;
-    sc_status status = SC_OK;
-    uint64_t pages = 0;
-    for (uint32_t i = 0; i < step->row_count; i++) step->rows[i].result = NULL;
-    for (uint32_t i = 0; i < count; i++) {
-        sc_status each = check_result(cache, &results[i]);
-        if (each != SC_OK) status = each;
-        if (each_out) each_out[i] = each;
-        pages += results[i].kv_count;
-    }
-    SC_TRY(status);
-    if (count != step->granted_count) {
-        return SC_FAIL(SC_ERR_INVALID, "%u results for %u rows", count, step->granted_count);
-    }
-    SC_TRY(sc_engine_drain_reserve(cache, pages));
-    for (uint32_t i = 0; i < step->row_count; i++) {
-        const struct step_row *row = &step->rows[i];
-        if (row->lease) SC_TRY(sc_engine_lease_reserve(cache, row->lease, row->result->kv_count));
-    }
-    return SC_OK;
-}
-
-/* The working slot has become a snapshot: the next step reads it and writes the fresh slot. */
-static void freeze(sc_cache *cache, struct step_row *row, const struct published *published)
-{
-    struct lease *lease = row->lease;
-    lease->source = lease->working;
-    sc_engine_relock(cache, &lease->pin, published->node, SC_RADIX_LOCK_STATE);
-    lease->pinned = true;
-    lease->working = row->freeze;
-    sc_status status = sc_pool_set_owner(cache->options.pool, lease->working, SC_OWNER_WORKING);
-    SC_ASSERT(status == SC_OK); /* (1) */
-    if (row->freeze_kind == SC_KIND_DECODE) {
-        sc_engine_decode_drop(cache, lease, published->node);
-        lease->decode_snapshot = published->snapshot;
-        lease->decode_len = row->end;
-    }
-}
-
-static void publish_row(sc_cache *cache, struct step_row *row)
-{
-    struct step *step = &cache->step;
-    struct lease *lease = row->lease;
-    struct step_save *saves = cache->scratch_publish;
-    uint32_t count = row->save_count;
-    bool frozen = row->freeze_kind != SC_KIND_NONE;
-    bool prompt_done = row->from < lease->prompt_len && row->end >= lease->prompt_len;
-    if (count == 0 && !frozen && !prompt_done) return;
-    memcpy(saves, step->saves + row->save_first, count * sizeof *saves);
-    if (frozen) {
-        saves[count++] = (struct step_save){lease->row, row->end, row->freeze_kind, lease->working};
-    }
-    struct published published;
-    sc_engine_publish(cache, lease, sc_engine_page_floor(cache, row->end), saves, count, frozen,
-        &published);
-    if (frozen && published.status == SC_OK) {
-        freeze(cache, row, &published);
-    } else if (frozen) {
-        sc_engine_slot_free(cache->options.pool, row->freeze);
-    }
-}
-
-/* What the row did is the lease's now. */
-static void commit_row(sc_cache *cache, struct step_row *row)
-{
-    struct lease *lease = row->lease;
-    uint32_t pages = row->result->kv_count;
-    for (uint32_t i = 0; i < pages; i++) {
-        lease->kv[lease->kv_count + i] = row->result->kv_ids[i];
-        lease->kv_owner[lease->kv_count + i] = KV_HELD;
-    }
-    lease->kv_count += pages;
-    cache->kv_inside += pages;
-    cache->kv_held += pages;
-    cache->stats.pages_in += pages;
-    sc_engine_history_push(cache, lease->history, &lease->history_count, row->end,
-        row->decode ? SC_FORM_DECODE : SC_FORM_PREFILL);
-    lease->len = row->end;
-    if (lease->pinned) sc_engine_relock(cache, &lease->pin, SC_NODE_NONE, SC_RADIX_LOCK_STATE);
-    lease->pinned = false;
-    lease->resume_slot = 0;
-    lease->source = lease->working;
-    publish_row(cache, row);
-    if (lease->branch_len <= lease->len) lease->branch_len = 0;
-}
-
-/* The step is over: leases that were released meanwhile go. */
-static void step_end(sc_cache *cache, sc_lease_state state)
-{
-    struct step *step = &cache->step;
-    step->in_flight = false;
-    for (uint32_t i = 0; i < step->row_count; i++) {
-        struct lease *lease = step->rows[i].lease;
-        if (!lease) continue;
-        bool ending = lease->state == SC_LEASE_DRAINING;
-        lease->state = state;
-        if (ending) sc_engine_lease_end(cache, lease, lease->end_how, lease->end_len);
-        step->rows[i].lease = NULL;
-    }
-    step->row_count = step->granted_count = step->save_count = 0;
-}
-
-static sc_status step_find(const sc_cache *cache, sc_step number)
-{
-    if (cache->step.in_flight && cache->step.number == number) return SC_OK;
-    return SC_FAIL(SC_ERR_NOT_FOUND, "step %llu is not in flight", (unsigned long long)number);
-}
-
-static sc_status step_commit(sc_cache *cache, sc_step number, const sc_result *results,
-    uint32_t count, sc_status *each_out)
-{
-    SC_TRY(step_find(cache, number));
-    SC_TRY(check_results(cache, results, count, each_out));
-    for (uint32_t i = 0; i < cache->step.row_count; i++) {
-        if (cache->step.rows[i].lease) commit_row(cache, &cache->step.rows[i]);
-    }
-    step_end(cache, SC_LEASE_READY);
-    return SC_OK;
-}
-
-sc_status sc_step_commit(sc_cache *cache, sc_step step, const sc_result *results, uint32_t count,
-    sc_status *each_out)
-{
-    SC_REQUIRE(cache);
-    SC_REQUIRE(results || count == 0);
-    sc_rwlock_lock(&cache->lock);
-    sc_status status = step_commit(cache, step, results, count, each_out);
-    sc_rwlock_unlock(&cache->lock);
-    return status;
-}
-
-/* ---- abort ---- */
-
-static sc_status step_abort(sc_cache *cache, sc_step number, bool launched)
-{
-    SC_TRY(step_find(cache, number));
-    struct step *step = &cache->step;
-    for (uint32_t i = 0; i < step->save_count; i++) {
-        sc_engine_slot_free(cache->options.pool, step->saves[i].slot);
-    }
-    cache->stats.saves_skipped[SC_SKIP_ABORTED] += step->save_count;
-    for (uint32_t i = 0; i < step->row_count; i++) {
-        if (!step->rows[i].lease || step->rows[i].freeze_kind == SC_KIND_NONE) continue;
-        sc_engine_slot_free(cache->options.pool, step->rows[i].freeze);
-        cache->stats.saves_skipped[SC_SKIP_ABORTED]++;
-    }
-    cache->stats.steps_aborted++;
-    step_end(cache, launched ? SC_LEASE_LOST : SC_LEASE_READY);
-    if (!launched) step->number = step->number_before;
-    return SC_OK;
-}
-
-sc_status sc_step_abort(sc_cache *cache, sc_step step, bool launched)
-{
-    SC_REQUIRE(cache);
-    sc_rwlock_lock(&cache->lock);
-    sc_status status = step_abort(cache, step, launched);
     sc_rwlock_unlock(&cache->lock);
     return status;
 }

@@ -14,6 +14,8 @@ static void random_run(const struct rig_options *options, uint64_t seed, uint64_
     }
     sc_cache_stats stats = rig_stats(&sim.rig);
     ck_assert_uint_gt(sim.resumed, 0);
+    if (sim.depth > 1) ck_assert(sim.early > 0 && sim.lost > 0 && sim.overlapped > 0);
+    if (sim.draft_max > 0) ck_assert_uint_gt(stats.drafts_accepted, 0);
     ck_assert_uint_gt(stats.saves_published, 0);
     sim_deinit(&sim);
 }
@@ -32,6 +34,20 @@ START_TEST(random__states_and_kv_are_never_mixed_up)
     options.cache.token_max = _i % 4 == 3 ? 500 : 0;
     options.cache.keep_cuts = _i % 7 == 6;
     random_run(&options, 100 + (uint64_t)_i, test_scaled(4000, 400));
+}
+END_TEST
+
+/* Several steps in flight, their ends in any order; with and without drafts. */
+START_TEST(random__steps_in_flight)
+{
+    struct rig_options options = RIG_OPTIONS_INIT;
+    options.page = _i & 1 ? 16 : 1;
+    options.slots = _i & 2 ? 14 : 64;
+    options.cache.depth_max = 2 + (uint32_t)_i % 3;
+    options.cache.draft_max = _i & 4 ? 5 : 0;
+    options.cache.decode_interval = _i & 1 ? 16 : (uint32_t)_i % 5;
+    options.cache.keep_cuts = _i % 7 == 6;
+    random_run(&options, 300 + (uint64_t)_i, test_scaled(4000, 400));
 }
 END_TEST
 
@@ -140,6 +156,7 @@ static Suite *random_suite(void)
     TCase *tc = tcase_create("random");
     tcase_set_timeout(tc, 240);
     tcase_add_loop_test(tc, random__states_and_kv_are_never_mixed_up, 0, 16);
+    tcase_add_loop_test(tc, random__steps_in_flight, 0, 16);
     tcase_add_test(tc, random__pure_recurrent_models_have_no_kv);
     tcase_add_loop_test(tc, contract_18__same_calls_same_decisions, 0, 2);
     tcase_add_test(tc, canary__the_rig_sees_one_flipped_bit);

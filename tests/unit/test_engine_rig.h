@@ -10,8 +10,12 @@
  *   decode    S = hash(S, token, 'D'), KV(t) = S
  *
  * So a row that reads a wrong slot, a wrong length or a mixture of two histories shows at once:
- * before each forward the source slot must hold what a cold run by the lease's recorded history
- * gives, and after each commit so must every KV page that the lease reads.
+ * before each forward the source slot must hold what a cold run by the lease's history gives, and
+ * after each commit so must every KV page that the lease reads.
+ *
+ * The forward is ahead of the cache: the rig knows at once how long each row really is (drafts that
+ * are accepted, tokens that are sampled), the cache learns it when the step is committed. So a
+ * request has what was computed (`raw`, `computed`) beside what the cache was told (`known`).
  *
  * KV ids belong to the rig; it knows of each whether the cache has it, so that an id which comes
  * back twice, or never, shows as well. */
@@ -51,6 +55,8 @@ struct rig {
     uint8_t *kv_where; /* 0: free, 1: with a forward, 2: the cache has it */
     int32_t *kv_free;
     uint32_t kv_ids, kv_free_count;
+    struct sc_prng prng; /* of the tokens that are sampled */
+    uint32_t depth, request_flags; /* of the requests */
 };
 
 /* One request, as the scheduler sees it. */
@@ -58,7 +64,12 @@ struct req {
     sc_lease lease;
     int32_t *tokens;
     uint32_t count, cap;
-    int32_t open; /* id of the page being filled, -1: none */
+    uint32_t known; /* of these, the lease has so many; the others were sampled */
+    int32_t open;   /* id of the page being filled, -1: none */
+    sc_history *raw; /* how what was computed came to be */
+    uint32_t raw_count, raw_cap, computed;
+    uint32_t flights;
+    bool lost;
 };
 
 static inline uint64_t rig_hash(uint64_t a, uint64_t b)
@@ -344,7 +355,11 @@ static inline const char *rig_lease_fault(struct rig *rig, const struct req *req
     rig_ok(sc_lease_history(rig->cache, req->lease, history, count, &count));
     if ((count ? history[count - 1].end : 0) != info.len) fault = "the history ends elsewhere";
     uint64_t state = rig_cold(rig, req->tokens, history, count, kv);
-    if (!rig_state_is(rig, info.source_slot, state)) fault = "not the state of its history";
+    bool ready = info.state == SC_LEASE_READY;
+    if (ready && !rig_state_is(rig, info.source_slot, state)) fault = "not the state of its history";
+    if (ready && (info.issued_len != info.len || info.issued_len_max != info.len)) {
+        fault = "something is issued that is not in flight";
+    }
     rig_ok(sc_lease_kv_ids(rig->cache, req->lease, 0, ids, info.kv_page_count, &pages));
     if (pages != info.kv_page_count) fault = "pages are missing";
     for (uint32_t p = 0; p < pages; p++) {
@@ -379,21 +394,54 @@ static inline void req_tokens(struct req *req, const int32_t *tokens, uint32_t c
     req->count += count;
 }
 
+static inline void req_computed(struct req *req, uint32_t end, sc_form_kind form)
+{
+    if (req->raw_count == req->raw_cap) {
+        req->raw_cap = req->raw_cap * 2 + 16;
+        req->raw = realloc(req->raw, req->raw_cap * sizeof *req->raw);
+        ck_assert_ptr_nonnull(req->raw);
+    }
+    req->raw[req->raw_count++] = (sc_history){end, form};
+    req->computed = end;
+}
+
+/* The request goes on from where its lease is. */
+static inline void req_start(struct rig *rig, struct req *req)
+{
+    uint32_t count = 0;
+    (void)sc_lease_history(rig->cache, req->lease, NULL, 0, &count);
+    free(req->raw);
+    req->raw = calloc(count + 1u, sizeof *req->raw);
+    ck_assert_ptr_nonnull(req->raw);
+    rig_ok(sc_lease_history(rig->cache, req->lease, req->raw, count, &req->raw_count));
+    req->raw_cap = count + 1;
+    req->computed = count ? req->raw[count - 1].end : 0;
+}
+
 static inline sc_key rig_key(const struct rig *rig, const int32_t *tokens, uint32_t count)
 {
     return (sc_key){.ns = rig->ns, .tokens = tokens, .token_count = count};
 }
 
-static inline sc_status req_try(struct rig *rig, struct req *req, const int32_t *tokens,
-    uint32_t count)
+static inline sc_status req_ask(struct rig *rig, struct req *req, const sc_request *request)
 {
-    sc_request request = {.key = rig_key(rig, tokens, count)};
     sc_status each = SC_ERR_INVALID;
     memset(req, 0, sizeof *req);
     req->open = -1;
-    rig_ok(sc_cache_acquire(rig->cache, &request, 1, 0, &req->lease, &each));
-    if (each == SC_OK) req_tokens(req, tokens, count);
-    return each;
+    rig_ok(sc_cache_acquire(rig->cache, request, 1, 0, &req->lease, &each));
+    if (each != SC_OK) return each;
+    req_tokens(req, request->key.tokens, request->key.token_count);
+    req->known = request->key.token_count;
+    req_start(rig, req);
+    return SC_OK;
+}
+
+static inline sc_status req_try(struct rig *rig, struct req *req, const int32_t *tokens,
+    uint32_t count)
+{
+    sc_request request = {.key = rig_key(rig, tokens, count),
+        .depth = rig->depth, .flags = rig->request_flags};
+    return req_ask(rig, req, &request);
 }
 
 /* Acquires and checks that the hit is what its history says; returns what was resumed. */
@@ -410,6 +458,15 @@ static inline void req_append(
 {
     rig_ok(sc_lease_append(rig->cache, req->lease, tokens, count));
     req_tokens(req, tokens, count);
+    req->known = req->count;
+}
+
+/* Tells the lease of sampled tokens, up to `count` in all. */
+static inline void req_tell(struct rig *rig, struct req *req, uint32_t count)
+{
+    if (count <= req->known) return;
+    rig_ok(sc_lease_append(rig->cache, req->lease, req->tokens + req->known, count - req->known));
+    req->known = count;
 }
 
 /* What the scheduler does beside releasing. */
@@ -420,6 +477,7 @@ static inline void req_forget(struct rig *rig, struct req *req)
         rig->kv_free[rig->kv_free_count++] = req->open;
     }
     free(req->tokens);
+    free(req->raw);
     memset(req, 0, sizeof *req);
     req->open = -1;
 }
@@ -443,6 +501,8 @@ struct rig_step {
     sc_result results[RIG_ROWS];
     uint32_t result_count;
     int32_t *ids[RIG_ROWS];
+    uint32_t drafts[RIG_ROWS], accept[RIG_ROWS]; /* accept: of the drafts, so many are right */
+    const int32_t *parents[RIG_ROWS];
 };
 
 static inline int32_t rig_word(const sc_batch *batch, uint32_t at, uint32_t index)
@@ -483,8 +543,10 @@ static inline void rig_plan(struct rig *rig, struct rig_step *step)
     sc_row rows[RIG_ROWS];
     for (uint32_t i = 0; i < step->count; i++) {
         const struct rig_row *row = &step->rows[i];
-        rows[i] = (sc_row){.lease = row->req->lease, .from = rig_info(rig, row->req->lease).len,
-            .to = row->to, .points = row->points, .point_count = row->point_count};
+        rows[i] = (sc_row){.lease = row->req->lease,
+            .from = rig_info(rig, row->req->lease).issued_len, .to = row->to,
+            .points = row->points, .point_count = row->point_count,
+            .draft_count = step->drafts[i], .parents = step->parents[i]};
     }
     step->number = ++rig->step;
     rig_ok(sc_step_plan(rig->cache, step->number, rows, step->count, 0, &step->batch, step->each));
@@ -492,6 +554,7 @@ static inline void rig_plan(struct rig *rig, struct rig_step *step)
         ck_assert_msg(step->each[i] == SC_OK, "row %u: %s", i, sc_last_error()->text);
     }
     rig_check_batch(step);
+    for (uint32_t i = 0; i < step->count; i++) step->rows[i].req->flights++;
 }
 
 /* KV of tokens [from, end) into the pages of the request; completed ids into the result. */
@@ -512,39 +575,71 @@ static inline void rig_store_kv(struct rig *rig, struct rig_step *step, uint32_t
     }
 }
 
+/* Tokens of the row that nobody gave it were sampled, or are drafts that turn out to be right. */
+static inline void rig_sample(struct rig *rig, struct req *req, uint32_t count)
+{
+    while (req->count < count) {
+        int32_t token = (int32_t)sc_prng_below(&rig->prng, 2);
+        req_tokens(req, &token, 1);
+    }
+}
+
+/* The state at each save that the row really reaches. */
+static inline void rig_saves(struct rig *rig, const struct rig_step *step, uint32_t i,
+    uint32_t from, uint32_t end, bool decode, uint64_t start, uint64_t *kv)
+{
+    const sc_batch *batch = &step->batch;
+    const struct req *req = step->rows[i].req;
+    uint32_t before = from;
+    for (uint32_t s = 0; s < batch->save_count; s++) {
+        if (rig_word(batch, batch->at_save_row, s) != (int32_t)i) continue;
+        uint32_t at = (uint32_t)rig_word(batch, batch->at_save_position, s);
+        uint64_t state = 0;
+        ck_assert_uint_eq(at % (decode ? rig->page : rig->grid), 0);
+        if (!decode) ck_assert_uint_gt(at, before);
+        if (!decode) ck_assert_uint_le(at, end);
+        if (at <= from || at > end) continue;
+        if (decode) {
+            state = rig_decode(req->tokens, from, at, start, kv);
+        } else {
+            (void)rig_prefill(rig, req->tokens, from, end, start, kv, &at, &state, 1);
+        }
+        rig_state_write(rig, rig_word(batch, batch->at_save_slot, s), state);
+        before = at;
+    }
+}
+
 static inline void rig_forward_row(struct rig *rig, struct rig_step *step, uint32_t i)
 {
     const sc_batch *batch = &step->batch;
     struct req *req = step->rows[i].req;
-    uint32_t from = (uint32_t)rig_word(batch, batch->at_position, i);
-    uint32_t end = (uint32_t)rig_word(batch, batch->at_end, i);
-    sc_history history[256];
-    uint32_t count = 0, save_index[64], save_at[64], saves = 0;
-    uint64_t save_state[64] = {0};
-    rig_ok(sc_lease_history(rig->cache, req->lease, history, 256, &count));
+    uint32_t from = req->computed; /* that is, where it really starts */
+    uint32_t packed = (uint32_t)(rig_word(batch, batch->at_query_start_loc, i + 1) -
+        rig_word(batch, batch->at_query_start_loc, i));
+    uint32_t certain = packed - step->drafts[i], end = from + certain + step->accept[i];
+    bool decode = rig_word(batch, batch->at_decode, i) == 1;
+    bool sure = rig_word(batch, batch->at_accepted, i) == -1;
+    ck_assert_int_eq(rig_word(batch, batch->at_draft_count, i), (int32_t)step->drafts[i]);
+    ck_assert_uint_ge(from, (uint32_t)rig_word(batch, batch->at_position, i));
+    ck_assert_uint_le(end, (uint32_t)rig_word(batch, batch->at_end, i));
+    if (sure) ck_assert_int_eq((int32_t)from, rig_word(batch, batch->at_position, i));
+    if (sure && step->drafts[i] == 0) {
+        ck_assert_int_eq((int32_t)end, rig_word(batch, batch->at_end, i));
+    }
+    if (step->drafts[i] > 0 || !sure) ck_assert(decode);
+    rig_sample(rig, req, end);
     uint64_t *kv = calloc(end + 1u, sizeof *kv);
     ck_assert_ptr_nonnull(kv);
-    uint64_t state = rig_cold(rig, req->tokens, history, count, kv);
-    ck_assert_msg(rig_state_is(rig, rig_word(batch, batch->at_source, i), state),
+    uint64_t start = rig_cold(rig, req->tokens, req->raw, req->raw_count, kv);
+    ck_assert_msg(rig_state_is(rig, rig_word(batch, batch->at_source, i), start),
         "row %u reads slot %d: not the state after %u tokens", i,
         rig_word(batch, batch->at_source, i), from);
-    for (uint32_t s = 0; s < batch->save_count; s++) {
-        if (rig_word(batch, batch->at_save_row, s) != (int32_t)i) continue;
-        save_index[saves] = s;
-        save_at[saves++] = (uint32_t)rig_word(batch, batch->at_save_position, s);
-    }
-    if (rig_word(batch, batch->at_decode, i) == 1) {
-        ck_assert_uint_eq(end - from, 1);
-        ck_assert_uint_eq(saves, 0);
-        state = rig_decode(req->tokens, from, end, state, kv);
-    } else {
-        state = rig_prefill(rig, req->tokens, from, end, state, kv, save_at, save_state, saves);
-    }
-    for (uint32_t s = 0; s < saves; s++) {
-        ck_assert_uint_eq(save_at[s] % rig->grid, 0);
-        rig_state_write(rig, rig_word(batch, batch->at_save_slot, save_index[s]), save_state[s]);
-    }
+    rig_saves(rig, step, i, from, end, decode, start, kv);
+    uint64_t state = decode
+        ? rig_decode(req->tokens, from, end, start, kv)
+        : rig_prefill(rig, req->tokens, from, end, start, kv, NULL, NULL, 0);
     rig_state_write(rig, rig_word(batch, batch->at_dest, i), state);
+    req_computed(req, end, decode ? SC_FORM_KIND_DECODE : SC_FORM_KIND_PREFILL);
     rig_store_kv(rig, step, i, from, end, kv);
     free(kv);
 }
@@ -560,6 +655,7 @@ static inline void rig_forward(struct rig *rig, struct rig_step *step)
 /* After a commit that took the ids. */
 static inline void rig_committed(struct rig *rig, struct rig_step *step)
 {
+    for (uint32_t i = 0; i < step->count; i++) step->rows[i].req->flights--;
     for (uint32_t i = 0; i < step->result_count; i++) {
         for (uint32_t k = 0; k < step->results[i].kv_count; k++) {
             int32_t id = step->results[i].kv_ids[k];
@@ -574,6 +670,7 @@ static inline void rig_committed(struct rig *rig, struct rig_step *step)
 /* After an abort: ids that the forward took are the engine's still. */
 static inline void rig_aborted(struct rig *rig, struct rig_step *step)
 {
+    for (uint32_t i = 0; i < step->count; i++) step->rows[i].req->flights--;
     for (uint32_t i = 0; i < step->result_count; i++) {
         for (uint32_t k = 0; k < step->results[i].kv_count; k++) {
             int32_t id = step->results[i].kv_ids[k];
@@ -588,6 +685,13 @@ static inline void rig_aborted(struct rig *rig, struct rig_step *step)
 static inline void rig_commit(struct rig *rig, struct rig_step *step)
 {
     sc_status each[RIG_ROWS];
+    for (uint32_t i = 0; i < step->result_count; i++) {
+        const sc_result *result = &step->results[i];
+        sc_lease_state state = rig_info(rig, result->lease).state;
+        if (state == SC_LEASE_RUNNING) {
+            req_tell(rig, step->rows[i].req, result->len);
+        }
+    }
     rig_ok(sc_step_commit(rig->cache, step->number, step->results, step->result_count, each));
     for (uint32_t i = 0; i < step->result_count; i++) ck_assert_int_eq(each[i], SC_OK);
     rig_committed(rig, step);

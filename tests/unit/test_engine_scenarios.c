@@ -98,14 +98,9 @@ END_TEST
 static uint32_t serve_cut_at_2(uint32_t count, uint32_t len_max)
 {
     sc_request request = {.key = rig_key(&rig, tokens, count)};
-    sc_status each;
     static const uint32_t at_2 = 2;
     request.key.len_max = len_max;
-    memset(&a, 0, sizeof a);
-    a.open = -1;
-    rig_ok(sc_cache_acquire(rig.cache, &request, 1, 0, &a.lease, &each));
-    ck_assert_int_eq(each, SC_OK);
-    req_tokens(&a, tokens, count);
+    rig_ok(req_ask(&rig, &a, &request));
     uint32_t resumed = rig_info(&rig, a.lease).resume_len;
     struct rig_step first = {.rows = {{&a, 2, &at_2, 1}}, .count = 1};
     if (resumed == 0) rig_run(&rig, &first);

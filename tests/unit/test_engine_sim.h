@@ -15,12 +15,14 @@ struct sim {
     struct rig rig;
     struct sc_prng prng;
     struct req reqs[SIM_REQS]; /* lease.id 0: none */
-    bool running[SIM_REQS], dying[SIM_REQS];
-    struct rig_step step;
-    bool in_flight, launched;
+    bool dying[SIM_REQS];
+    struct rig_step steps[SC_DEPTH_MAX]; /* oldest first */
+    uint32_t out;              /* of these, in flight */
+    bool launched;             /* the newest; older ones always are */
+    uint32_t depth, draft_max;
     struct sim_talk talks[SIM_TALKS]; /* earlier conversations */
     uint64_t calls, digest;           /* digest: of everything that the cache decided */
-    uint64_t refused, aborted, adopted, resumed;
+    uint64_t refused, aborted, adopted, resumed, early, lost, overlapped;
 };
 
 static inline uint32_t sim_below(struct sim *sim, uint32_t bound)
@@ -38,6 +40,9 @@ static inline void sim_init(struct sim *sim, const struct rig_options *options, 
     memset(sim, 0, sizeof *sim);
     sc_prng_seed(&sim->prng, seed);
     rig_init(&sim->rig, options);
+    sim->depth = options->cache.depth_max;
+    sim->rig.depth = sim->depth;
+    sim->draft_max = options->cache.draft_max;
 }
 
 /* A prefix of an earlier conversation and some new tokens; few different ones, so that prompts
@@ -78,30 +83,50 @@ static inline void sim_acquire(struct sim *sim, uint32_t i)
     rig_check_lease(&sim->rig, &sim->reqs[i]);
 }
 
-static inline void sim_plan(struct sim *sim)
+/* Adds a row of the request to the step. */
+static inline void sim_row(struct sim *sim, struct rig_step *step, struct req *req)
 {
     static const uint32_t no_points[1];
-    struct rig_step *step = &sim->step;
+    sc_lease_info info = rig_info(&sim->rig, req->lease);
+    uint32_t base = info.issued_len_max, to = base + 1, drafts = 0;
+    if (info.state == SC_LEASE_LOST || info.steps_out == sim->depth) return;
+    if (base + 32 >= SIM_TOKENS_MAX) return;
+    if (base == req->known && info.steps_out == 0) {
+        int32_t token = (int32_t)sim_below(sim, 2);
+        if (req->count > req->known) {
+            req_tell(&sim->rig, req, req->known + 1);
+        } else {
+            req_append(&sim->rig, req, &token, 1);
+        }
+    }
+    bool decode = base >= info.prompt_len && base + 1 >= req->known;
+    if (!decode) {
+        uint32_t most = req->known - base;
+        to = sim_below(sim, 2) ? req->known : base + 1 + sim_below(sim, most);
+    } else if (sim->draft_max > 0 && sim_below(sim, 2)) {
+        drafts = sim_below(sim, sim->draft_max + 1);
+    }
+    uint32_t i = step->count++;
+    step->drafts[i] = drafts;
+    step->accept[i] = drafts ? sim_below(sim, drafts + 1) : 0;
+    step->rows[i] = (struct rig_row){req, to + drafts, no_points, 0};
+    sim->overlapped += info.steps_out > 0;
+}
+
+static inline void sim_plan(struct sim *sim)
+{
+    struct rig_step *step = &sim->steps[sim->out];
     memset(step, 0, sizeof *step);
     for (uint32_t i = 0; i < SIM_REQS; i++) {
         struct req *req = &sim->reqs[i];
-        if (req->lease.id == 0 || sim_below(sim, 4) == 0) continue;
-        uint32_t len = rig_info(&sim->rig, req->lease).len;
-        if (len == req->count) {
-            if (req->count == SIM_TOKENS_MAX) continue;
-            int32_t token = (int32_t)sim_below(sim, 2);
-            req_append(&sim->rig, req, &token, 1);
-        }
-        uint32_t most = req->count - len;
-        uint32_t to = sim_below(sim, 2) ? req->count : len + 1 + sim_below(sim, most);
-        step->rows[step->count++] = (struct rig_row){req, to, no_points, 0};
-        sim->running[i] = true;
+        if (req->lease.id == 0 || sim->dying[i] || sim_below(sim, 4) == 0) continue;
+        sim_row(sim, step, req);
     }
     if (step->count == 0) return;
     rig_plan(&sim->rig, step);
     sim->launched = sim_below(sim, 12) != 0;
     if (sim->launched) rig_forward(&sim->rig, step);
-    sim->in_flight = true;
+    sim->out++;
     sim->calls++;
     for (uint32_t w = 0; w < step->batch.block_words; w++) {
         sim_note(sim, (uint32_t)step->batch.block[w]);
@@ -116,47 +141,94 @@ static inline void sim_remember(struct sim *sim, const struct req *req)
     memcpy(talk->tokens, req->tokens, talk->count * sizeof *talk->tokens);
 }
 
-static inline void sim_end(struct sim *sim)
+/* Whether an earlier step in flight has a lease of step `index` that is not lost. */
+static inline bool sim_behind(struct sim *sim, uint32_t index)
 {
-    struct rig_step *step = &sim->step;
-    bool abort = !sim->launched || sim_below(sim, 12) == 0;
-    sim->calls++;
-    if (abort) {
-        rig_ok(sc_step_abort(sim->rig.cache, step->number, sim->launched));
-        rig_aborted(&sim->rig, step);
-        sim->aborted++;
-        if (!sim->launched) sim->rig.step--; /* as if never planned */
-    } else {
-        rig_commit(&sim->rig, step);
+    for (uint32_t r = 0; r < sim->steps[index].count; r++) {
+        const struct req *req = sim->steps[index].rows[r].req;
+        for (uint32_t s = 0; s < index; s++) {
+            for (uint32_t o = 0; o < sim->steps[s].count; o++) {
+                if (sim->steps[s].rows[o].req != req) continue;
+                if (!req->lost) return true;
+            }
+        }
     }
-    for (uint32_t i = 0; i < SIM_REQS; i++) {
-        if (!sim->running[i]) continue;
-        struct req *req = &sim->reqs[i];
-        if (sim->dying[i]) {
+    return false;
+}
+
+/* The step has ended: requests that wait for it go, the others must be right. */
+static inline void sim_ended(struct sim *sim, uint32_t index)
+{
+    for (uint32_t r = 0; r < sim->steps[index].count; r++) {
+        struct req *req = sim->steps[index].rows[r].req;
+        if (req->flights > 0) continue;
+        if (sim->dying[req - sim->reqs]) {
+            sim->dying[req - sim->reqs] = false;
             req_forget(&sim->rig, req);
-        } else if (abort && sim->launched) {
+        } else if (req->lost) {
             ck_assert_int_eq(rig_info(&sim->rig, req->lease).state, SC_LEASE_LOST);
             req_close(&sim->rig, req, 0, SC_RELEASE_KEEP);
         } else {
             rig_check_lease(&sim->rig, req);
         }
     }
-    memset(sim->running, 0, sizeof sim->running);
-    memset(sim->dying, 0, sizeof sim->dying);
-    sim->in_flight = false;
+    for (uint32_t s = index; s + 1 < sim->out; s++) sim->steps[s] = sim->steps[s + 1];
+    sim->out--;
+}
+
+static inline void sim_abort(struct sim *sim, uint32_t index, bool launched)
+{
+    struct rig_step *step = &sim->steps[index];
+    rig_ok(sc_step_abort(sim->rig.cache, step->number, launched));
+    rig_aborted(&sim->rig, step);
+    sim->aborted++;
+    if (!launched) {
+        sim->rig.step--; /* as if never planned */
+    } else {
+        sim->lost++;
+        for (uint32_t r = 0; r < step->count; r++) step->rows[r].req->lost = true;
+    }
+}
+
+static inline void sim_end(struct sim *sim)
+{
+    uint32_t index = sim->launched ? sim_below(sim, sim->out) : sim->out - 1;
+    struct rig_step *step = &sim->steps[index];
+    sim->calls++;
+    if (index + 1 < sim->out && sim_below(sim, 8) == 0) {
+        ck_assert_int_eq(sc_step_abort(sim->rig.cache, step->number, false), SC_ERR_STATE);
+    }
+    if (!sim->launched || sim_below(sim, 12) == 0) {
+        sim_abort(sim, index, sim->launched);
+    } else if (sim_behind(sim, index)) {
+        sc_status each[RIG_ROWS];
+        sc_status status = sc_step_commit(sim->rig.cache, step->number, step->results,
+            step->result_count, each);
+        bool early = false;
+        for (uint32_t i = 0; i < step->result_count; i++) early |= each[i] == SC_ERR_STATE;
+        ck_assert(early && status != SC_OK);
+        sim->early++;
+        return;
+    } else {
+        rig_commit(&sim->rig, step);
+    }
+    sim->launched = true;
+    sim_ended(sim, index);
 }
 
 static inline void sim_release(struct sim *sim, uint32_t i)
 {
     struct req *req = &sim->reqs[i];
     uint32_t len = rig_info(&sim->rig, req->lease).len;
+    if (!req->lost && sim_below(sim, 2)) req_tell(&sim->rig, req, req->count);
     if (sim_below(sim, 3) != 0) len = 0;
     if (len > 0) len = sim_below(sim, len + 1);
     enum sc_release how = sim_below(sim, 4) ? SC_RELEASE_KEEP : SC_RELEASE_DISCARD;
     rig_ok(sc_lease_release(sim->rig.cache, req->lease, len, how));
     sim->calls++;
     sim_remember(sim, req);
-    if (sim->running[i]) {
+    if (req->flights > 0) {
+        ck_assert_int_eq(rig_info(&sim->rig, req->lease).state, SC_LEASE_DRAINING);
         sim->dying[i] = true;
     } else {
         req_forget(&sim->rig, req);
@@ -177,7 +249,7 @@ static inline void sim_other(struct sim *sim)
         rig_drain(&sim->rig);
         break;
     case 2:
-        if (sim->reqs[i].lease.id == 0 || sim->running[i]) break;
+        if (sim->reqs[i].lease.id == 0 || sim->reqs[i].flights > 0) break;
         rig_ok(sc_lease_adopt(sim->rig.cache, sim->reqs[i].lease, &count));
         sim->adopted += count;
         rig_check_lease(&sim->rig, &sim->reqs[i]);
@@ -193,7 +265,8 @@ static inline void sim_act(struct sim *sim)
     uint32_t i = sim_below(sim, SIM_REQS), what = sim_below(sim, 10);
     struct req *req = &sim->reqs[i];
     if (what < 5) {
-        if (sim->in_flight) {
+        bool full = sim->out == sim->depth || (sim->out > 0 && !sim->launched);
+        if (full || (sim->out > 0 && sim_below(sim, 3) == 0)) {
             sim_end(sim);
         } else {
             sim_plan(sim);
@@ -211,7 +284,7 @@ static inline void sim_act(struct sim *sim)
 
 static inline void sim_deinit(struct sim *sim)
 {
-    if (sim->in_flight) sim_end(sim);
+    while (sim->out > 0) sim_end(sim);
     for (uint32_t i = 0; i < SIM_REQS; i++) {
         if (sim->reqs[i].lease.id != 0) req_close(&sim->rig, &sim->reqs[i], 0, SC_RELEASE_KEEP);
     }

@@ -251,8 +251,10 @@ typedef struct sc_lease_info {
     uint32_t token_count;    /* prompt and appended */
     uint32_t branch_len;     /* position that will be saved as a branch point, 0 if none */
     sc_reason reason;        /* why acquire resumed no more */
-    int32_t working_slot;    /* slot that the next step writes */
-    int32_t source_slot;     /* slot that the next step reads; 0: zero state */
+    /* slots that the next step writes and reads (0: zero state); with steps in flight, those that
+     * the first of them named: the source has the state at `len` */
+    int32_t working_slot;
+    int32_t source_slot;
     int32_t extra_slot;      /* -1: none */
     uint32_t kv_page_count;  /* whole pages whose ids the lease reads: hit and handed in */
     /* where the next row starts: `len` and what is in flight. The two differ while drafts are in

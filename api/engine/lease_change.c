@@ -1,0 +1,217 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What changes a lease and what ends it: append, adopt, release. Numbers in brackets are invariants
+ * of cache_internal.h. */
+#include <string.h>
+
+#include "cache_internal.h"
+
+enum { SPAN_BATCH = 32 };
+
+static sc_status lease_append(sc_cache *cache, sc_lease handle, const int32_t *tokens,
+    uint32_t count)
+{
+    struct lease *lease = NULL;
+    SC_TRY(sc_engine_lease_find(cache, handle, &lease));
+    if (lease->lost || lease->draining) {
+        return SC_FAIL(SC_ERR_STATE, "lease %u is lost or draining", handle.id);
+    }
+    if (count > cache->options.lease_token_max - lease->token_count) {
+        return SC_FAIL(SC_ERR_LIMIT, "%u more than %u tokens, lease_token_max is %u", count,
+            lease->token_count, cache->options.lease_token_max);
+    }
+    if (count == 0) return SC_OK;
+    SC_TRY(sc_engine_tokens_reserve(cache, lease, lease->token_count + count));
+    memcpy(lease->tokens + lease->token_count, tokens, count * sizeof *tokens);
+    lease->token_count += count;
+    return SC_OK;
+}
+
+sc_status sc_lease_append(sc_cache *cache, sc_lease handle, const int32_t *tokens, uint32_t count)
+{
+    SC_REQUIRE(cache);
+    SC_REQUIRE(tokens || count == 0);
+    sc_rwlock_lock(&cache->lock);
+    sc_status status = lease_append(cache, handle, tokens, count);
+    sc_rwlock_unlock(&cache->lock);
+    return status;
+}
+
+sc_status sc_lease_append_marked(sc_cache *cache, sc_lease handle, const int32_t *tokens,
+    uint32_t count, const sc_mark *marks, uint32_t mark_count)
+{
+    SC_REQUIRE(marks || mark_count == 0);
+    if (mark_count > 0) return SC_FAIL(SC_ERR_UNSUPPORTED, "marks are not there yet");
+    return sc_lease_append(cache, handle, tokens, count);
+}
+
+sc_status sc_lease_filled(sc_cache *cache, sc_lease lease, const int32_t *kv_ids,
+    uint32_t kv_count, const sc_history *history, uint32_t history_count)
+{
+    SC_REQUIRE(cache);
+    SC_REQUIRE(kv_ids || kv_count == 0);
+    SC_REQUIRE(history || history_count == 0);
+    return SC_FAIL(SC_ERR_UNSUPPORTED, "lease %u: EXTERNAL is not there yet", lease.id);
+}
+
+sc_status sc_lease_fork(sc_cache *cache, sc_lease lease, int32_t tail_kv, uint32_t count,
+    sc_lease *children_out)
+{
+    SC_REQUIRE(cache);
+    SC_REQUIRE(count > 0);
+    SC_REQUIRE(children_out);
+    SC_REQUIRE(tail_kv >= -1);
+    return SC_FAIL(SC_ERR_UNSUPPORTED, "lease %u: forks are not there yet", lease.id);
+}
+
+/* Swaps the duplicates within one span of the tree for the tree's ids. */
+static uint32_t adopt_span(sc_cache *cache, struct lease *lease, const struct sc_radix_span *span)
+{
+    uint32_t adopted = 0;
+    for (uint32_t p = 0; p < span->page_count; p++) {
+        uint32_t i = span->page_first + p - lease->kv_base;
+        if (i >= lease->kv_count || lease->kv_owner[i] != KV_DUPLICATE) continue;
+        sc_engine_drain_push(cache, &lease->kv[i], 1);
+        lease->kv[i] = span->ids[p];
+        lease->kv_owner[i] = KV_TREE;
+        cache->kv_held--;
+        adopted++;
+    }
+    return adopted;
+}
+
+static sc_status lease_adopt(sc_cache *cache, sc_lease handle, uint32_t *count_out)
+{
+    struct lease *lease = NULL;
+    SC_TRY(sc_engine_lease_find(cache, handle, &lease));
+    if (sc_engine_lease_state(lease) != SC_LEASE_READY) {
+        return SC_FAIL(SC_ERR_STATE, "lease %u is not ready: a forward reads the old ids",
+            handle.id);
+    }
+    uint32_t adopted = 0, page = lease->kv_base, end = lease->inserted_len / cache->page, what = 0;
+    sc_node node = SC_NODE_NONE;
+    sc_status status = sc_radix_receipt_get(cache->radix, lease->path, &node, &what);
+    SC_ASSERT(status == SC_OK); /* (10) */
+    while (!cache->options.without_kv && page < end) {
+        struct sc_radix_span spans[SPAN_BATCH];
+        uint32_t count = 0;
+        status = sc_radix_spans(cache->radix, node, page, spans, SPAN_BATCH, &count);
+        SC_ASSERT(status == SC_OK || status == SC_ERR_LIMIT);
+        if (count > SPAN_BATCH) count = SPAN_BATCH;
+        SC_ASSERT(count > 0); /* (6) */
+        for (uint32_t i = 0; i < count; i++) adopted += adopt_span(cache, lease, &spans[i]);
+        page = spans[count - 1].page_first + spans[count - 1].page_count;
+    }
+    cache->stats.pages_adopted += adopted;
+    *count_out = adopted;
+    return SC_OK;
+}
+
+sc_status sc_lease_adopt(sc_cache *cache, sc_lease handle, uint32_t *count_out)
+{
+    SC_REQUIRE(cache);
+    SC_REQUIRE(count_out);
+    sc_rwlock_lock(&cache->lock);
+    sc_status status = lease_adopt(cache, handle, count_out);
+    sc_rwlock_unlock(&cache->lock);
+    return status;
+}
+
+/* ---- release ---- */
+
+/* Publishes what KEEP asks for. True: the working slot is a snapshot now. */
+static bool keep_end(sc_cache *cache, struct lease *lease, uint32_t len)
+{
+    uint32_t whole = sc_engine_page_floor(cache, len);
+    /* The working slot holds the state at `len` if the last step wrote it and did not freeze it. */
+    bool state = (cache->options.save_flags & SC_SAVE_END) && len == lease->len && whole == len &&
+        len > 0 && lease->source.id == lease->working.id && !lease->overrun;
+    bool saved = false;
+    if (state || whole > lease->inserted_len) {
+        struct step_save save = {0, len, SC_KIND_END, lease->working};
+        struct published published;
+        cache->stats.saves_planned += state;
+        sc_engine_publish(cache, lease, whole, &save, state, true, &published);
+        saved = state && published.status == SC_OK;
+    }
+    if (saved || lease->decode_len > len) {
+        sc_node node = SC_NODE_NONE;
+        uint32_t what = 0;
+        sc_status status = sc_radix_receipt_get(cache->radix, lease->path, &node, &what);
+        SC_ASSERT(status == SC_OK); /* (10) */
+        sc_engine_decode_drop(cache, lease, node);
+    }
+    return saved;
+}
+
+void sc_engine_lease_end(sc_cache *cache, struct lease *lease, enum sc_release how, uint32_t len)
+{
+    bool saved = false;
+    /* nothing will be read any more */
+    sc_status status = sc_radix_unlock(cache->radix, lease->pin);
+    SC_ASSERT(status == SC_OK); /* (10) */
+    if (lease->retired) { /* there the state at `len` is still whole */
+        sc_engine_slot_free(cache->options.pool, lease->working);
+        lease->working = lease->source;
+        lease->retired = lease->overrun = false;
+    }
+    if (how == SC_RELEASE_KEEP && !lease->lost) {
+        saved = keep_end(cache, lease, len ? len : lease->len);
+    }
+    for (uint32_t i = 0; i < lease->kv_count; i++) {
+        if (lease->kv_owner[i] == KV_TREE) continue;
+        sc_engine_drain_push(cache, &lease->kv[i], 1);
+        cache->kv_held--;
+    }
+    status = sc_radix_unlock(cache->radix, lease->path);
+    SC_ASSERT(status == SC_OK); /* (10) */
+    if (!saved) sc_engine_slot_free(cache->options.pool, lease->working);
+    if (cache->options.extras) sc_engine_slot_free(cache->options.extras, lease->extra);
+    lease->space->lease_count--;
+    cache->lease_count--;
+    cache->stats.released++;
+    HASH_DEL(cache->leases, lease);
+    sc_engine_lease_free(cache, lease);
+}
+
+static sc_status lease_release(sc_cache *cache, sc_lease handle, uint32_t len, enum sc_release how)
+{
+    struct lease *lease = NULL;
+    SC_TRY(sc_engine_lease_find(cache, handle, &lease));
+    if (lease->draining) {
+        return SC_FAIL(SC_ERR_STATE, "lease %u is released already", handle.id);
+    }
+    if (len > lease->len) {
+        return SC_FAIL(SC_ERR_INVALID, "length %u, committed are %u", len, lease->len);
+    }
+    if (lease->flights == 0) {
+        sc_engine_lease_end(cache, lease, how, len);
+        return SC_OK;
+    }
+    lease->draining = true;
+    sc_status status = sc_pool_set_owner(cache->options.pool, lease->working, SC_OWNER_DRAINING);
+    if (status == SC_OK && lease->retired) {
+        status = sc_pool_set_owner(cache->options.pool, lease->source, SC_OWNER_DRAINING);
+    }
+    SC_ASSERT(status == SC_OK); /* (1) */
+    lease->end_how = how;
+    lease->end_len = len;
+    return SC_OK;
+}
+
+sc_status sc_lease_release(sc_cache *cache, sc_lease handle, uint32_t len, enum sc_release how)
+{
+    SC_REQUIRE(cache);
+    SC_REQUIRE(how == SC_RELEASE_DISCARD || how == SC_RELEASE_KEEP);
+    sc_rwlock_lock(&cache->lock);
+    sc_status status = lease_release(cache, handle, len, how);
+    sc_rwlock_unlock(&cache->lock);
+    return status;
+}
+
+sc_status sc_lease_release_tail(
+    sc_cache *cache, sc_lease handle, uint32_t len, enum sc_release how, int32_t tail_kv)
+{
+    SC_REQUIRE(tail_kv >= -1);
+    if (tail_kv >= 0) return SC_FAIL(SC_ERR_UNSUPPORTED, "tails are not there yet");
+    return sc_lease_release(cache, handle, len, how);
+}
