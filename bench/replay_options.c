@@ -31,7 +31,7 @@ static const struct argp_option option_list[] = {
     {"block", KEY_BLOCK, "N", 0, "tokens of a block in the trace (default: found from lengths and "
         "hash_ids)", 0},
     {"scale", KEY_SCALE, "N", 0, "replay a trace with blocks of N tokens, a multiple of the chunk "
-        "(default: 16, or as in the trace with --no-compute)", 0},
+        "(default: one chunk, or as in the trace with --no-compute)", 0},
     {"decode-max", KEY_DECODE_MAX, "N", 0, "decode at most N tokens of a trace's request where "
         "the trace does not say which (8; 0 with --no-compute)", 0},
     {NULL, 0, NULL, 0, "Cache", 2},
