@@ -48,6 +48,8 @@ static void sizes_draw(struct sc_prng *rng, struct h_config *cfg)
     cfg->scheds = PICK(rng, 1, 2, 3, 5);
     cfg->leases = PICK(rng, 2, 4, 8);
     cfg->late = 1;
+    cfg->depth = PICK(rng, 1, 1, 2, 3, 4);
+    cfg->draft_max = h_one_in(rng, 2) ? 0 : PICK(rng, 1, 2, 5, H_DRAFTS_MAX);
 }
 
 void h_config_draw(uint64_t seed, struct h_config *cfg, struct h_swarm *swarm)
@@ -84,7 +86,8 @@ bool h_config_good(const struct h_config *cfg)
         cfg->row_max <= H_ROWS_MAX && cfg->save_max >= 1 && cfg->save_max <= H_SAVES_MAX - 4 &&
         cfg->alphabet >= 1 && cfg->prompt_len_max >= 1 && cfg->lease_max >= 1 &&
         cfg->prompt_len_max <= cfg->lease_token_max && cfg->scheds >= 1 &&
-        cfg->scheds <= H_SCHEDS_MAX && cfg->leases >= 1 && cfg->leases <= H_LEASES_MAX;
+        cfg->scheds <= H_SCHEDS_MAX && cfg->depth >= 1 && cfg->depth <= H_STEPS_MAX &&
+        cfg->draft_max <= H_DRAFTS_MAX && cfg->leases >= 1 && cfg->leases <= H_LEASES_MAX;
 }
 
 struct h_op h_op_draw(const struct h_swarm *swarm, struct sc_prng *rng, uint32_t sched)

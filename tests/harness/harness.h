@@ -42,6 +42,7 @@ enum {
     H_ROWS_MAX = 8,
     H_SAVES_MAX = 16,
     H_STEPS_MAX = 4,    /* in flight, of all schedulers */
+    H_DRAFTS_MAX = 8,   /* of one row */
     H_KV_IDS_MAX = 1 << 12,
     H_PROMPTS_MAX = 48,
     H_BATCH_MAX = 4,    /* items of one look-up or acquire */
@@ -84,11 +85,13 @@ enum {
     X(PLAN, "sc_step_plan",                                                                        \
         B(SC_OK) | B(SC_ERR_INVALID) | B(SC_ERR_BUSY) | B(SC_ERR_LIMIT))                           \
     X(PLAN_EACH, "  each",                                                                         \
-        B(SC_OK) | B(SC_ERR_INVALID) | B(SC_ERR_STALE) | B(SC_ERR_LOST) | B(SC_ERR_MISMATCH))      \
+        B(SC_OK) | B(SC_ERR_INVALID) | B(SC_ERR_STALE) | B(SC_ERR_LOST) | B(SC_ERR_MISMATCH) |     \
+            B(SC_ERR_STATE) | B(SC_ERR_LIMIT))                                                     \
     X(COMMIT, "sc_step_commit",                                                                    \
         B(SC_OK) | B(SC_ERR_INVALID) | B(SC_ERR_NOT_FOUND) | B(SC_ERR_MISMATCH) |                  \
-            B(SC_ERR_STALE) | B(SC_ERR_NO_MEMORY))                                                 \
-    X(ABORT, "sc_step_abort", B(SC_OK) | B(SC_ERR_INVALID) | B(SC_ERR_NOT_FOUND))                  \
+            B(SC_ERR_STALE) | B(SC_ERR_STATE) | B(SC_ERR_NO_MEMORY))                               \
+    X(ABORT, "sc_step_abort",                                                                      \
+        B(SC_OK) | B(SC_ERR_INVALID) | B(SC_ERR_NOT_FOUND) | B(SC_ERR_STATE))                      \
     X(RELEASE, "sc_lease_release",                                                                 \
         B(SC_OK) | B(SC_ERR_INVALID) | B(SC_ERR_STALE) | B(SC_ERR_STATE))                          \
     X(POLL, "sc_cache_poll", B(SC_OK) | B(SC_ERR_INVALID))                                         \
@@ -155,7 +158,7 @@ void h_print_totals(FILE *out, const struct h_totals *totals);
     X(page) X(chunk0) X(chunk1) X(slots) X(extras) X(kv_ids) X(layout) X(without_kv)               \
     X(lease_max) X(lease_token_max) X(row_max) X(save_max) X(decode_interval) X(path_max)          \
     X(token_max) X(save_flags) X(keep_cuts) X(alphabet) X(wild_tokens) X(prompt_len_max)           \
-    X(scheds) X(leases) X(late)
+    X(scheds) X(leases) X(late) X(depth) X(draft_max)
 struct h_config {
 #define H_KNOB_MEMBER(name) uint32_t name;
     H_KNOB_LIST(H_KNOB_MEMBER)
@@ -223,13 +226,17 @@ struct h_prompt {
 };
 
 struct h_lease {
-    bool used, lost;
+    bool used, lost, draining;
+    bool overrun;                /* a row was discarded: so are all that follow */
     sc_lease handle;
-    sc_lease_state state;
-    uint32_t ns;
+    uint32_t ns, depth;
     uint64_t root;               /* stamp of the namespace */
     int32_t tokens[H_TOKENS_MAX];
-    uint32_t token_count, prompt_len, resume_len;
+    uint32_t token_count;        /* that the cache knows */
+    uint32_t known;              /* that the device has sampled or accepted, if that is more */
+    uint32_t prompt_len, resume_len;
+    uint32_t flights;            /* steps that name it */
+    uint32_t issued_len, issued_max; /* where the next row starts: at least, at most */
     struct h_run run;            /* committed */
     int32_t ids[H_TOKENS_MAX];   /* KV ids that it reads */
     uint32_t id_count;
@@ -242,11 +249,14 @@ struct h_save {
     int32_t slot;
 };
 
+/* `from`, `end` are bounds where drafts are out; `len` is where it really ended. */
 struct h_row {
     uint32_t lease;              /* index at its scheduler */
-    uint32_t from, end;
+    uint32_t from, from_max, end;
+    uint32_t certain, depth, draft_count;
     int32_t source, dest, extra;
-    bool granted, decode, freeze;
+    bool granted, decode, freeze, computed;
+    uint32_t len;                /* after computing */
     struct h_run next;
     int32_t ids[H_TOKENS_MAX];   /* of the pages that it completes */
     uint32_t id_count;
@@ -254,7 +264,8 @@ struct h_row {
 
 struct h_step {
     bool active, computed, lost; /* lost: nobody will ever say that it has ended */
-    sc_step id;
+    sc_step id, id_before;       /* before: the newest when it was planned */
+    uint64_t plan_no;
     uint32_t owner;              /* scheduler */
     uint64_t planned_at, done_at; /* on the world's clock */
     struct h_row rows[H_ROWS_MAX];
@@ -317,7 +328,8 @@ struct h_world {
     struct h_prompt prompts[H_PROMPTS_MAX];
     uint32_t prompt_count;
     struct h_step steps[H_STEPS_MAX];
-    sc_step next_step;
+    sc_step next_step, newest_step; /* newest: planned and not taken back */
+    uint64_t plan_count;
     sc_step step_graves[H_GRAVES_MAX]; /* ended */
     uint32_t step_grave_count;
     uint32_t next_tag;
@@ -448,13 +460,32 @@ void h_op_release(struct h_sched *s);
 void h_preempt(struct h_sched *s);      /* releases one of its leases, finished or not */
 void h_op_adopt(struct h_sched *s);
 
-/* step.c */
+sc_lease_state h_lease_state(const struct h_lease *lease);
+
+/* plan.c */
 void h_op_plan(struct h_sched *s);
+
+/* device.c */
+struct h_step *h_step_free(struct h_world *w);
+uint32_t h_steps_active(const struct h_world *w);
+struct h_step *h_step_oldest(const struct h_sched *s); /* of this scheduler; NULL: none */
+/* The newest step in flight before `step` that names this lease, and its row there. */
+struct h_step *h_step_before(const struct h_sched *s, const struct h_step *step, uint32_t lease,
+    uint32_t *row_out);
+/* Recounts what is in flight for a lease. */
+void h_issue(struct h_sched *s, uint32_t lease);
+void h_scribble(struct h_sched *s, struct h_step *step);
+uint32_t h_next_to_compute(const struct h_sched *s);
+/* Computes this scheduler's steps up to this one; false: the device is lost. */
+bool h_compute_up_to(struct h_sched *s, const struct h_step *step);
 void h_op_compute_choose(struct h_sched *s);
 void h_op_compute(struct h_sched *s);
+void h_op_lose(struct h_sched *s);
+
+/* commit.c */
 void h_op_commit(struct h_sched *s);
 void h_op_abort(struct h_sched *s);
-void h_op_lose(struct h_sched *s);
+void h_give_up(struct h_sched *s, struct h_step *step, bool launched);
 void h_step_end(struct h_sched *s, struct h_step *step); /* commits, or aborts what is lost */
 
 /* misc.c */

@@ -59,9 +59,11 @@ int h_lease_pick(struct h_sched *s)
     return -1;
 }
 
-static bool in_flight(const struct h_lease *lease)
+sc_lease_state h_lease_state(const struct h_lease *lease)
 {
-    return lease->state == SC_LEASE_RUNNING || lease->state == SC_LEASE_DRAINING;
+    if (lease->draining) return SC_LEASE_DRAINING;
+    if (lease->lost) return SC_LEASE_LOST;
+    return lease->flights > 0 ? SC_LEASE_RUNNING : SC_LEASE_READY;
 }
 
 void h_lease_gone(struct h_sched *s, struct h_lease *lease)
@@ -125,14 +127,19 @@ void h_lease_check(struct h_sched *s, struct h_lease *lease, bool deep)
     struct h_world *w = s->world;
     sc_lease_info info;
     H_OK(w, H_CALL(s, INFO, sc_lease_info_get(w->cache, lease->handle, &info)));
-    H_CHECK(w, info.state == lease->state && info.resume_len == lease->resume_len &&
+    H_CHECK(w, info.state == h_lease_state(lease) && info.resume_len == lease->resume_len &&
             info.prompt_len == lease->prompt_len && info.len == lease->run.len &&
             info.token_count == lease->token_count && info.extra_slot == lease->extra_slot,
         "state %d resume %u prompt %u len %u tokens %u; the scheduler: %d, %u, %u, %u, %u",
         (int)info.state, info.resume_len, info.prompt_len, info.len, info.token_count,
-        (int)lease->state, lease->resume_len, lease->prompt_len, lease->run.len,
+        (int)h_lease_state(lease), lease->resume_len, lease->prompt_len, lease->run.len,
         lease->token_count);
     uint32_t pages = w->cfg.without_kv ? 0 : lease->run.len / w->cfg.page;
+    H_CHECK(w, info.steps_out == lease->flights && (lease->lost || lease->overrun ||
+            (info.issued_len == lease->issued_len && info.issued_len_max == lease->issued_max)),
+        "%u steps out, issued %u to %u; the scheduler: %u, %u, %u", info.steps_out,
+        info.issued_len, info.issued_len_max, lease->flights, lease->issued_len,
+        lease->issued_max);
     H_CHECK(w, info.kv_page_count == pages && lease->id_count == pages, "%u pages, not %u",
         info.kv_page_count, pages);
     H_CHECK(w, info.working_slot > 0, "working slot %d", info.working_slot);
@@ -142,14 +149,14 @@ void h_lease_check(struct h_sched *s, struct h_lease *lease, bool deep)
         H_CHECK(w, h_slot_read(s, info.source_slot, lease->root, "lease") == lease->run.state,
             "slot %d does not hold the state after %u tokens", info.source_slot, lease->run.len);
     }
-    if (!deep || lease->state == SC_LEASE_LOST) return;
+    if (!deep || lease->lost || lease->overrun) return;
     check_ids(s, lease);
     check_cold(s, lease);
 }
 
 /* ------------------------------------------------------------------ acquire */
 
-static void lease_begin(struct h_sched *s, sc_lease handle, uint32_t ns,
+static void lease_begin(struct h_sched *s, sc_lease handle, uint32_t ns, uint32_t depth,
     const struct h_prompt *prompt)
 {
     struct h_world *w = s->world;
@@ -161,9 +168,10 @@ static void lease_begin(struct h_sched *s, sc_lease handle, uint32_t ns,
     H_CHECK(w, info.state == SC_LEASE_READY && info.resume_len <= prompt->count &&
             info.len == info.resume_len && info.resume_len % w->cfg.page == 0,
         "state %d, resumed at %u of %u", (int)info.state, info.resume_len, prompt->count);
-    *lease = (struct h_lease){.used = true, .handle = handle, .state = SC_LEASE_READY, .ns = ns,
+    *lease = (struct h_lease){.used = true, .handle = handle, .ns = ns, .depth = depth,
         .root = w->ns[ns].root, .token_count = prompt->count, .prompt_len = prompt->count,
-        .resume_len = info.resume_len, .extra_slot = info.extra_slot};
+        .resume_len = info.resume_len, .issued_len = info.resume_len,
+        .issued_max = info.resume_len, .extra_slot = info.extra_slot};
     memcpy(lease->tokens, prompt->tokens, prompt->count * sizeof *prompt->tokens);
     lease->run.state = lease->root;
     H_CHECK(w, (info.extra_slot > 0) == (w->extras != NULL), "extras slot %d", info.extra_slot);
@@ -274,6 +282,7 @@ static uint32_t requests_draw(struct h_sched *s, sc_request *requests, struct h_
         requests[i].key = (sc_key){.ns = w->ns[open].handle, .tokens = prompts[i].tokens,
             .token_count = prompts[i].count};
         if (h_one_in(rng, 6)) requests[i].key.len_max = 1 + h_draw(rng, prompts[i].count);
+        requests[i].depth = h_draw(rng, w->cfg.depth + 1);
         wanted[i] = h_one_in(rng, 20) ? spoil_request(s, &requests[i], &prompts[i]) : SC_OK;
     }
     return count;
@@ -313,7 +322,7 @@ void h_op_acquire(struct h_sched *s)
         check_refusal(s, each[i], wanted[i], failed, &room, i);
         if (each[i] != SC_OK) continue;
         any = true;
-        lease_begin(s, leases[i], ns[i], &prompts[i]);
+        lease_begin(s, leases[i], ns[i], requests[i].depth ? requests[i].depth : 1, &prompts[i]);
         h_prompt_keep(s, prompts[i].tokens, prompts[i].count);
     }
     if (!any) {
@@ -338,9 +347,12 @@ void h_op_append(struct h_sched *s)
     int32_t tokens[H_TOKENS_MAX];
     uint32_t count = h_one_in(rng, 3) ? 1 + h_draw(rng, 2 * w->cfg.page + 6) : 1;
     if (h_one_in(rng, 40)) count = w->cfg.lease_token_max - lease->token_count + 1;
-    for (uint32_t i = 0; i < count; i++) tokens[i] = h_token_draw(s);
+    for (uint32_t i = 0; i < count; i++) { /* what was sampled comes first */
+        bool sampled = lease->token_count + i < lease->known;
+        tokens[i] = sampled ? lease->tokens[lease->token_count + i] : h_token_draw(s);
+    }
     sc_status wanted = SC_OK;
-    if (lease->state == SC_LEASE_LOST || lease->state == SC_LEASE_DRAINING) {
+    if (lease->lost || lease->draining) {
         wanted = SC_ERR_STATE;
     } else if (lease->token_count + count > w->cfg.lease_token_max) {
         wanted = SC_ERR_LIMIT;
@@ -368,10 +380,9 @@ void h_op_adopt(struct h_sched *s)
     uint32_t count = 0, changed = 0, pages = 0;
     sc_status status = H_CALL(s, ADOPT, sc_lease_adopt(w->cache, lease->handle, &count));
     h_trace(s, "adopt %d: %u pages: %s", index, count, sc_status_name(status));
-    H_CHECK(w, !in_flight(lease) || status == SC_ERR_STATE, "%s in flight",
-        sc_status_name(status));
-    H_CHECK(w, lease->state != SC_LEASE_READY || status == SC_OK, "%s of a lease that is READY",
-        sc_status_name(status));
+    bool ready = h_lease_state(lease) == SC_LEASE_READY;
+    H_CHECK(w, status == (ready ? SC_OK : SC_ERR_STATE), "%s of a lease of state %d",
+        sc_status_name(status), (int)h_lease_state(lease));
     if (status != SC_OK) return;
     int32_t ids[H_TOKENS_MAX];
     H_OK(w, H_CALL(s, KV_IDS,
@@ -390,8 +401,8 @@ static void release(struct h_sched *s, int index)
     struct h_lease *lease = &s->leases[index];
     enum sc_release how = h_one_in(rng, 4) ? SC_RELEASE_DISCARD : SC_RELEASE_KEEP;
     uint32_t len = h_one_in(rng, 4) ? h_draw(rng, lease->run.len + 1) : 0;
-    sc_status wanted = lease->state == SC_LEASE_DRAINING ? SC_ERR_STATE : SC_OK;
-    if (wanted == SC_OK && lease->state == SC_LEASE_READY && h_one_in(rng, 30)) {
+    sc_status wanted = lease->draining ? SC_ERR_STATE : SC_OK;
+    if (wanted == SC_OK && h_one_in(rng, 30)) {
         len = lease->run.len + 1;
         wanted = SC_ERR_INVALID;
     }
@@ -401,14 +412,14 @@ static void release(struct h_sched *s, int index)
     sc_status status = H_CALL(s, RELEASE, sc_lease_release(w->cache, lease->handle, len, how));
     (void)h_disarm(s);
     h_trace(s, "release %d at %u of %u (len %u) how %d state %d: %s", index, lease->run.len,
-        lease->token_count, len, (int)how, (int)lease->state, sc_status_name(status));
+        lease->token_count, len, (int)how, (int)h_lease_state(lease), sc_status_name(status));
     H_CHECK(w, status == wanted, "%s, not %s", sc_status_name(status), sc_status_name(wanted));
     if (status != SC_OK) {
         h_same(s, &before, &room, "a refused release");
         return;
     }
-    if (lease->state == SC_LEASE_RUNNING) {
-        lease->state = SC_LEASE_DRAINING;
+    if (lease->flights > 0) {
+        lease->draining = true;
         h_lease_check(s, lease, false);
         return;
     }
@@ -420,11 +431,11 @@ void h_op_release(struct h_sched *s)
     int index = h_lease_pick(s);
     if (index < 0) return;
     for (int i = 0; i < H_LEASES_MAX; i++) { /* a lost one is good for nothing else */
-        if (s->leases[i].used && s->leases[i].state == SC_LEASE_LOST) index = i;
+        if (s->leases[i].used && s->leases[i].lost && !s->leases[i].draining) index = i;
     }
     const struct h_lease *lease = &s->leases[index];
     /* Prompts should get somewhere first. */
-    if (lease->state == SC_LEASE_READY && lease->run.len < lease->token_count &&
+    if (!lease->lost && !lease->draining && lease->run.len < lease->token_count &&
         !h_one_in(&s->rng, 4)) {
         h_op_plan(s);
         return;

@@ -71,7 +71,7 @@ void h_op_read(struct h_sched *s)
     if (index < 0) return;
     struct h_lease *lease = &s->leases[index];
     h_lease_check(s, lease, true);
-    if (lease->state == SC_LEASE_LOST) return;
+    if (lease->lost || lease->overrun) return;
     sc_history history[H_TOKENS_MAX];
     sc_kv_span spans[H_TOKENS_MAX];
     int32_t ids[H_TOKENS_MAX];
@@ -157,9 +157,8 @@ static void bad_steps(struct h_sched *s)
     sc_row rows[H_ROWS_MAX + 1];
     sc_batch batch;
     sc_status each[H_ROWS_MAX + 1];
-    bool busy = false;
+    bool busy = h_steps_active(w) >= w->cfg.depth;
     memset(rows, 0, sizeof rows);
-    for (uint32_t k = 0; k < H_STEPS_MAX; k++) busy = busy || w->steps[k].active;
     INVALID(s, PLAN, sc_step_plan(NULL, w->next_step, rows, 1, 1, &batch, each));
     INVALID(s, PLAN, sc_step_plan(cache, w->next_step, rows, 1, 1, NULL, each));
     if (!busy) {

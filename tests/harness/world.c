@@ -133,6 +133,8 @@ static sc_cache_options cache_options(struct h_world *w)
     options.save_flags = w->cfg.save_flags;
     options.decode_interval = w->cfg.decode_interval;
     options.keep_cuts = w->cfg.keep_cuts != 0;
+    options.depth_max = w->cfg.depth;
+    options.draft_max = w->cfg.draft_max;
     options.allocator = &w->fa.allocator;
     return options;
 }
@@ -351,8 +353,9 @@ void h_world_empty(struct h_world *w)
 {
     struct h_sched *s = &w->scheds[0];
     sc_room got, room;
-    for (uint32_t i = 0; i < H_STEPS_MAX; i++) {
-        if (w->steps[i].active) h_step_end(&w->scheds[w->steps[i].owner], &w->steps[i]);
+    for (uint32_t i = 0; i < w->cfg.scheds; i++) {
+        struct h_step *step;
+        while ((step = h_step_oldest(&w->scheds[i])) != NULL) h_step_end(&w->scheds[i], step);
     }
     for (uint32_t i = 0; i < H_SCHEDS_MAX * H_LEASES_MAX; i++) {
         struct h_sched *of = &w->scheds[i / H_LEASES_MAX];

@@ -1,0 +1,232 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The fake device: what a step's kernels do, in the order of the steps, as late as the operations
+ * say. Everything that a row reads must still be what the plan meant. */
+#include <string.h>
+
+#include "harness.h"
+
+struct h_step *h_step_free(struct h_world *w)
+{
+    for (uint32_t k = 0; k < H_STEPS_MAX; k++) {
+        if (!w->steps[k].active) return &w->steps[k];
+    }
+    return NULL;
+}
+
+uint32_t h_steps_active(const struct h_world *w)
+{
+    uint32_t count = 0;
+    for (uint32_t k = 0; k < H_STEPS_MAX; k++) count += w->steps[k].active;
+    return count;
+}
+
+struct h_step *h_step_oldest(const struct h_sched *s)
+{
+    struct h_step *best = NULL;
+    for (uint32_t k = 0; k < H_STEPS_MAX; k++) {
+        struct h_step *step = &s->world->steps[k];
+        if (step->active && step->owner == s->index && (!best || step->id < best->id)) best = step;
+    }
+    return best;
+}
+
+struct h_step *h_step_before(const struct h_sched *s, const struct h_step *step, uint32_t lease,
+    uint32_t *row_out)
+{
+    struct h_step *best = NULL;
+    for (uint32_t k = 0; k < H_STEPS_MAX; k++) {
+        struct h_step *other = &s->world->steps[k];
+        if (!other->active || other->owner != s->index || other->id >= step->id) continue;
+        if (best && other->id < best->id) continue;
+        for (uint32_t i = 0; i < other->row_count; i++) {
+            if (!other->rows[i].granted || other->rows[i].lease != lease) continue;
+            best = other;
+            *row_out = i;
+        }
+    }
+    return best;
+}
+
+void h_issue(struct h_sched *s, uint32_t index)
+{
+    struct h_lease *lease = &s->leases[index];
+    lease->issued_len = lease->issued_max = lease->run.len;
+    lease->flights = 0;
+    for (uint32_t k = 0; k < H_STEPS_MAX; k++) {
+        const struct h_step *step = &s->world->steps[k];
+        if (!step->active || step->owner != s->index) continue;
+        for (uint32_t i = 0; i < step->row_count; i++) {
+            const struct h_row *row = &step->rows[i];
+            if (!row->granted || row->lease != index) continue;
+            lease->flights++;
+            lease->issued_len += row->certain;
+            lease->issued_max += row->end - row->from_max;
+        }
+    }
+}
+
+/* ------------------------------------------------------------------ one row */
+
+/* Tokens that nobody has appended yet: sampled, or accepted drafts. */
+static void sample(struct h_sched *s, struct h_lease *lease, uint32_t len)
+{
+    if (lease->known < lease->token_count) lease->known = lease->token_count;
+    while (lease->known < len) lease->tokens[lease->known++] = h_token_draw(s);
+}
+
+static void write_saves(struct h_sched *s, const struct h_step *step, uint32_t index,
+    const struct h_run *base)
+{
+    const struct h_row *row = &step->rows[index];
+    const struct h_lease *lease = &s->leases[row->lease];
+    struct h_run at = *base;
+    for (uint32_t i = 0; i < step->save_count; i++) {
+        const struct h_save *save = &step->saves[i];
+        if (save->row != index) continue;
+        if (save->position <= base->len || save->position > row->len) continue; /* not reached */
+        if (row->decode) {
+            if (save->position < at.len) at = *base;
+            h_run_decode(s->world, &at, lease->tokens, save->position);
+        } else {
+            at = *base;
+            h_run_prefill(s->world, &at, lease->tokens, save->position);
+        }
+        h_slot_write(s->world, save->slot, at.state);
+    }
+}
+
+static void write_extra(struct h_sched *s, const struct h_step *step, const struct h_row *row)
+{
+    struct h_lease *lease = &s->leases[row->lease];
+    uint32_t tag = h_extra_read(s->world, row->extra);
+    H_CHECK(s->world, tag == lease->tag, "extras slot %d was written by somebody else",
+        row->extra);
+    lease->tag = (uint32_t)h_mix(step->id, row->lease) | 1;
+    h_extra_write(s->world, row->extra, lease->tag);
+}
+
+static void check_kv(struct h_sched *s, const struct h_step *step, const struct h_row *row,
+    const struct h_run *base)
+{
+    const struct h_lease *lease = &s->leases[row->lease];
+    for (uint32_t p = 0; p < lease->id_count; p++) { /* attention reads all of it */
+        H_CHECK(s->world, s->world->kv_stamp[lease->ids[p]] == base->page[p], "step %u reads KV id "
+            "%d for page %u, which has something else", (uint32_t)step->id, lease->ids[p], p);
+    }
+}
+
+/* What a failed kernel, or one that works on rubbish, may have done. */
+static void scribble_row(struct h_sched *s, struct h_step *step, uint32_t index)
+{
+    struct h_row *row = &step->rows[index];
+    if (h_one_in(&s->rng, 2)) h_slot_write(s->world, row->dest, 1);
+    for (uint32_t i = 0; i < step->save_count; i++) {
+        if (step->saves[i].row != index || h_one_in(&s->rng, 2)) continue;
+        h_slot_write(s->world, step->saves[i].slot, 2);
+    }
+}
+
+void h_scribble(struct h_sched *s, struct h_step *step)
+{
+    for (uint32_t i = 0; i < step->row_count; i++) {
+        if (step->rows[i].granted) scribble_row(s, step, i);
+    }
+}
+
+static void compute_row(struct h_sched *s, struct h_step *step, uint32_t index)
+{
+    struct h_world *w = s->world;
+    struct h_row *row = &step->rows[index];
+    struct h_lease *lease = &s->leases[row->lease];
+    uint32_t before_row = 0;
+    const struct h_step *before = h_step_before(s, step, row->lease, &before_row);
+    const struct h_run *base = before ? &before->rows[before_row].next : &lease->run;
+    row->len = row->end;
+    row->computed = true;
+    if (lease->lost || lease->overrun) {
+        scribble_row(s, step, index);
+        return;
+    }
+    H_CHECK(w, base->len >= row->from && base->len <= row->from_max, "row %u starts at %u, not in "
+        "%u..%u", index, base->len, row->from, row->from_max);
+    uint64_t source = h_slot_read(s, row->source, lease->root, "source of a row");
+    H_CHECK(w, source == base->state, "row %u of step %u reads slot %d, which is not its state "
+        "after %u tokens", index, (uint32_t)step->id, row->source, base->len);
+    check_kv(s, step, row, base);
+    row->len = base->len + row->certain + (row->depth ? h_draw(&s->rng, row->depth + 1) : 0);
+    sample(s, lease, row->len);
+    row->next = *base;
+    write_saves(s, step, index, base);
+    if (row->decode) {
+        h_run_decode(w, &row->next, lease->tokens, row->len);
+    } else {
+        h_run_prefill(w, &row->next, lease->tokens, row->len);
+    }
+    bool canary = w->canary_from && w->op_count >= w->canary_from;
+    h_slot_write(w, row->dest, row->next.state ^ (canary ? 64 : 0));
+    uint32_t first = base->len / w->cfg.page, pages = row->len / w->cfg.page - first;
+    for (uint32_t p = 0; p < pages && row->id_count > 0; p++) {
+        w->kv_stamp[row->ids[p]] = row->next.page[first + p];
+    }
+    if (w->extras) write_extra(s, step, row);
+}
+
+/* ------------------------------------------------------------------ one step */
+
+/* The oldest step of this scheduler that has not been computed; none: H_STEPS_MAX. */
+uint32_t h_next_to_compute(const struct h_sched *s)
+{
+    uint32_t best = H_STEPS_MAX;
+    for (uint32_t k = 0; k < H_STEPS_MAX; k++) {
+        const struct h_step *step = &s->world->steps[k];
+        if (!step->active || step->computed || step->owner != s->index) continue;
+        if (best == H_STEPS_MAX || step->id < s->world->steps[best].id) best = k;
+    }
+    return best;
+}
+
+void h_op_compute_choose(struct h_sched *s)
+{
+    s->step_of_compute = h_next_to_compute(s);
+}
+
+void h_op_compute(struct h_sched *s)
+{
+    if (s->step_of_compute == H_STEPS_MAX || s->world->device_lost) return;
+    struct h_step *step = &s->world->steps[s->step_of_compute];
+    for (uint32_t i = 0; i < step->row_count; i++) {
+        if (step->rows[i].granted) compute_row(s, step, i);
+    }
+    step->computed = true;
+    h_trace(s, "compute %u", (uint32_t)step->id);
+}
+
+bool h_compute_up_to(struct h_sched *s, const struct h_step *step)
+{
+    while (!step->computed) {
+        s->step_of_compute = h_next_to_compute(s);
+        if (s->step_of_compute == H_STEPS_MAX || s->world->device_lost) return false;
+        h_op_compute(s);
+    }
+    return true;
+}
+
+/* The device is lost: what was launched has ended somehow, all states are gone. The scheduler gives
+ * up steps and leases, drops what is cached and goes on when the device is back. */
+void h_op_lose(struct h_sched *s)
+{
+    struct h_world *w = s->world;
+    if (!w->device_lose || !h_one_in(&s->rng, 40)) return;
+    w->device_lost = true;
+    w->device_lose(w->device_ctx, true);
+    s->totals->faults[H_FAULT_DEVICE]++;
+    h_trace(s, "the device is lost");
+    if (h_one_in(&s->rng, 2)) h_op_acquire(s); /* who does not know it yet */
+    for (uint32_t k = 0; k < H_STEPS_MAX; k++) {
+        struct h_step *step = &w->steps[k];
+        if (step->active) h_give_up(&w->scheds[step->owner], step, true);
+    }
+    w->device_lose(w->device_ctx, false);
+    w->device_lost = false;
+    h_world_empty(w);
+}
