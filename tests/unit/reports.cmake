@@ -6,6 +6,6 @@ sc_test(NAME test_reports_slots LABELS unit LAYERS base kernels pool snapshot
 sc_test(NAME test_reports_tree LABELS unit LAYERS base radix SOURCES test_reports_tree.c)
 # To see that some hashes are equal.
 target_include_directories(test_reports_tree PRIVATE ${PROJECT_SOURCE_DIR}/radix)
-foreach(name hits flight)
+foreach(name hits flight room)
     sc_test(NAME test_reports_${name} LABELS unit LAYERS ALL SOURCES test_reports_${name}.c)
 endforeach()
