@@ -74,7 +74,8 @@
  *     id.
  *
  * Leases
- * (8) history ends at len and is canonical (below). token_count >= len.
+ * (8) history ends at len and is canonical (below). token_count >= len. Marks ascend and lie before
+ *     token_count.
  * (9) `flights` is the number of rows in flight that name the lease, 1 .. depth in RUNNING and
  *     DRAINING ones, 0 in READY and WAITING ones.
  * (10) A lease has two receipts from acquire to its end, so that changing a lock needs no memory:
@@ -150,6 +151,8 @@ struct lease {
 
     int32_t *tokens;
     uint32_t token_count, token_cap;
+    sc_mark *marks;
+    uint32_t mark_count, mark_cap;
     uint32_t prompt_len;
     uint32_t len;         /* committed */
     uint32_t resume_len;
@@ -281,6 +284,10 @@ void sc_engine_spaces_free(sc_cache *cache);
 struct lease *sc_engine_lease(const sc_cache *cache, sc_lease handle);
 /* The same, or SC_ERR_STALE with text. */
 sc_status sc_engine_lease_find(const sc_cache *cache, sc_lease handle, struct lease **lease_out);
+/* Room for so many marks in all. */
+sc_status sc_engine_marks_reserve(sc_cache *cache, struct lease *lease, uint32_t count);
+/* Strictly ascending within [from, to): SC_ERR_INVALID. */
+sc_status sc_engine_marks_check(const sc_mark *marks, uint32_t count, uint32_t from, uint32_t to);
 /* Room for so many tokens in all. */
 sc_status sc_engine_tokens_reserve(sc_cache *cache, struct lease *lease, uint32_t count);
 sc_status sc_engine_key_check(const sc_cache *cache, const sc_key *key, uint32_t *len_max_out);
@@ -316,6 +323,8 @@ struct published {
  * What goes wrong is counted; nothing is returned as failure. */
 void sc_engine_publish(sc_cache *cache, struct lease *lease, uint32_t len,
     const struct step_save *saves, uint32_t count, bool keep_last, struct published *published_out);
+/* Drops what the lease has saved on the path to `node` beyond `len` and nobody used. */
+void sc_engine_drop_beyond(sc_cache *cache, struct lease *lease, sc_node node, uint32_t len);
 /* Drops the lease's newest decode snapshot, at or below `node`, if nobody used it. */
 void sc_engine_decode_drop(sc_cache *cache, struct lease *lease, sc_node node);
 

@@ -88,6 +88,7 @@ static sc_status check_history(const sc_cache *cache, const struct lease *lease)
     CHECK(8, begin == lease->len);
     CHECK(8, lease->token_count >= lease->len);
     CHECK(8, lease->token_count <= lease->token_cap);
+    CHECK(8, sc_engine_marks_check(lease->marks, lease->mark_count, 0, lease->token_count) == SC_OK);
     return SC_OK;
 }
 

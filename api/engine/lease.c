@@ -20,13 +20,25 @@ sc_status sc_engine_lease_find(const sc_cache *cache, sc_lease handle, struct le
     return SC_FAIL(SC_ERR_STALE, "lease %u/%u is not alive", handle.id, handle.generation);
 }
 
+sc_status sc_engine_marks_check(const sc_mark *marks, uint32_t count, uint32_t from, uint32_t to)
+{
+    SC_REQUIRE(marks || count == 0);
+    for (uint32_t i = 0; i < count; i++) {
+        if (marks[i].at < from || marks[i].at >= to || (i > 0 && marks[i].at <= marks[i - 1].at)) {
+            return SC_FAIL(SC_ERR_INVALID, "mark at %u: not ascending within [%u, %u)",
+                marks[i].at, from, to);
+        }
+    }
+    return SC_OK;
+}
+
 sc_status sc_engine_key_check(const sc_cache *cache, const sc_key *key, uint32_t *len_max_out)
 {
-    if (key->mark_count > 0) return SC_FAIL(SC_ERR_UNSUPPORTED, "marks are not there yet");
     SC_REQUIRE(key->tokens);
     SC_REQUIRE(key->token_count > 0);
     SC_REQUIRE(key->token_count <= INT32_MAX);
     SC_REQUIRE(key->len_max <= key->token_count);
+    SC_TRY(sc_engine_marks_check(key->marks, key->mark_count, 0, key->token_count));
     if (!sc_engine_space(cache, key->ns)) {
         return SC_FAIL(SC_ERR_STALE, "namespace %u/%u is not open", key->ns.id, key->ns.generation);
     }
@@ -50,6 +62,7 @@ void sc_engine_lease_free(sc_cache *cache, struct lease *lease)
 {
     struct sc_heap *heap = &cache->heap;
     sc_heap_free(heap, lease->tokens, lease->token_cap * sizeof *lease->tokens);
+    sc_heap_free(heap, lease->marks, lease->mark_cap * sizeof *lease->marks);
     sc_heap_free(heap, lease->history, lease->history_cap * sizeof *lease->history);
     sc_heap_free(heap, lease->kv, lease->kv_cap * sizeof *lease->kv);
     sc_heap_free(heap, lease->kv_owner, lease->kv_cap * sizeof *lease->kv_owner);
@@ -67,6 +80,18 @@ sc_status sc_engine_tokens_reserve(sc_cache *cache, struct lease *lease, uint32_
     if (!tokens) return SC_FAIL(SC_ERR_NO_MEMORY, "no memory for %u tokens", count);
     lease->tokens = tokens;
     lease->token_cap = (uint32_t)cap;
+    return SC_OK;
+}
+
+sc_status sc_engine_marks_reserve(sc_cache *cache, struct lease *lease, uint32_t count)
+{
+    if (count <= lease->mark_cap) return SC_OK;
+    uint32_t cap = count + count / 2 + 4;
+    sc_mark *marks = sc_heap_realloc(&cache->heap, lease->marks,
+        lease->mark_cap * sizeof *marks, cap * sizeof *marks);
+    if (!marks) return SC_FAIL(SC_ERR_NO_MEMORY, "no memory for %u marks", count);
+    lease->marks = marks;
+    lease->mark_cap = cap;
     return SC_OK;
 }
 
@@ -115,6 +140,7 @@ static sc_status lease_new(sc_cache *cache, const sc_key *key, const struct sc_s
     struct lease *lease = sc_heap_calloc(&cache->heap, 1, sizeof *lease);
     if (!lease) return SC_FAIL(SC_ERR_NO_MEMORY, "no memory for a lease");
     sc_status status = sc_engine_tokens_reserve(cache, lease, key->token_count);
+    if (status == SC_OK) status = sc_engine_marks_reserve(cache, lease, key->mark_count);
     if (status == SC_OK) status = history_reserve(cache, lease, hit->history_count + 1);
     if (status != SC_OK) {
         sc_engine_lease_free(cache, lease);
@@ -122,6 +148,10 @@ static sc_status lease_new(sc_cache *cache, const sc_key *key, const struct sc_s
     }
     memcpy(lease->tokens, key->tokens, key->token_count * sizeof *lease->tokens);
     lease->token_count = lease->prompt_len = key->token_count;
+    if (key->mark_count > 0) {
+        memcpy(lease->marks, key->marks, key->mark_count * sizeof *lease->marks);
+    }
+    lease->mark_count = key->mark_count;
     if (hit->history_count > 0) {
         memcpy(lease->history, hit->history, hit->history_count * sizeof *lease->history);
     }

@@ -8,7 +8,7 @@
 enum { SPAN_BATCH = 32 };
 
 static sc_status lease_append(sc_cache *cache, sc_lease handle, const int32_t *tokens,
-    uint32_t count)
+    uint32_t count, const sc_mark *marks, uint32_t mark_count)
 {
     struct lease *lease = NULL;
     SC_TRY(sc_engine_lease_find(cache, handle, &lease));
@@ -19,29 +19,35 @@ static sc_status lease_append(sc_cache *cache, sc_lease handle, const int32_t *t
         return SC_FAIL(SC_ERR_LIMIT, "%u more than %u tokens, lease_token_max is %u", count,
             lease->token_count, cache->options.lease_token_max);
     }
+    SC_TRY(sc_engine_marks_check(marks, mark_count, lease->token_count,
+        lease->token_count + count));
     if (count == 0) return SC_OK;
     SC_TRY(sc_engine_tokens_reserve(cache, lease, lease->token_count + count));
+    SC_TRY(sc_engine_marks_reserve(cache, lease, lease->mark_count + mark_count));
+    if (mark_count > 0) {
+        memcpy(lease->marks + lease->mark_count, marks, mark_count * sizeof *marks);
+        lease->mark_count += mark_count;
+    }
     memcpy(lease->tokens + lease->token_count, tokens, count * sizeof *tokens);
     lease->token_count += count;
     return SC_OK;
 }
 
-sc_status sc_lease_append(sc_cache *cache, sc_lease handle, const int32_t *tokens, uint32_t count)
+sc_status sc_lease_append_marked(sc_cache *cache, sc_lease handle, const int32_t *tokens,
+    uint32_t count, const sc_mark *marks, uint32_t mark_count)
 {
     SC_REQUIRE(cache);
     SC_REQUIRE(tokens || count == 0);
+    SC_REQUIRE(marks || mark_count == 0);
     sc_rwlock_lock(&cache->lock);
-    sc_status status = lease_append(cache, handle, tokens, count);
+    sc_status status = lease_append(cache, handle, tokens, count, marks, mark_count);
     sc_rwlock_unlock(&cache->lock);
     return status;
 }
 
-sc_status sc_lease_append_marked(sc_cache *cache, sc_lease handle, const int32_t *tokens,
-    uint32_t count, const sc_mark *marks, uint32_t mark_count)
+sc_status sc_lease_append(sc_cache *cache, sc_lease handle, const int32_t *tokens, uint32_t count)
 {
-    SC_REQUIRE(marks || mark_count == 0);
-    if (mark_count > 0) return SC_FAIL(SC_ERR_UNSUPPORTED, "marks are not there yet");
-    return sc_lease_append(cache, handle, tokens, count);
+    return sc_lease_append_marked(cache, handle, tokens, count, NULL, 0);
 }
 
 sc_status sc_lease_filled(sc_cache *cache, sc_lease lease, const int32_t *kv_ids,
@@ -133,13 +139,12 @@ static bool keep_end(sc_cache *cache, struct lease *lease, uint32_t len)
         sc_engine_publish(cache, lease, whole, &save, state, true, &published);
         saved = state && published.status == SC_OK;
     }
-    if (saved || lease->decode_len > len) {
-        sc_node node = SC_NODE_NONE;
-        uint32_t what = 0;
-        sc_status status = sc_radix_receipt_get(cache->radix, lease->path, &node, &what);
-        SC_ASSERT(status == SC_OK); /* (10) */
-        sc_engine_decode_drop(cache, lease, node);
-    }
+    sc_node node = SC_NODE_NONE;
+    uint32_t what = 0;
+    sc_status status = sc_radix_receipt_get(cache->radix, lease->path, &node, &what);
+    SC_ASSERT(status == SC_OK); /* (10) */
+    if (saved) sc_engine_decode_drop(cache, lease, node);
+    if (len < lease->len) sc_engine_drop_beyond(cache, lease, node, len);
     return saved;
 }
 

@@ -128,6 +128,13 @@ static bool make_token_room(sc_cache *cache, const struct lease *lease, uint32_t
     return status == SC_OK && tokens > 0;
 }
 
+static uint32_t marks_before(const struct lease *lease, uint32_t len)
+{
+    uint32_t count = lease->mark_count;
+    while (count > 0 && lease->marks[count - 1].at >= len) count--;
+    return count;
+}
+
 static sc_status tree_insert(sc_cache *cache, const struct lease *lease, uint32_t len,
     uint32_t save_count, struct sc_radix_inserted *inserted_out)
 {
@@ -140,6 +147,8 @@ static sc_status tree_insert(sc_cache *cache, const struct lease *lease, uint32_
         .run_count = make_runs(cache, lease, len, cache->scratch_runs),
         .saves = cache->scratch_saves,
         .save_count = save_count,
+        .marks = lease->marks,
+        .mark_count = marks_before(lease, len),
     };
     struct evict_sink sink;
     sc_engine_sink_init(cache, SC_EVICT_HISTORY, &sink);
@@ -196,6 +205,7 @@ static sc_status register_save(sc_cache *cache, struct lease *lease, const struc
         .token_count = save->position,
         .space = lease->space->radix_space,
         .kind = (enum sc_snapshot_kind)save->kind,
+        .maker = lease->generation,
         .history = lease->history,
         .history_count = lease->history_count,
     };
@@ -267,6 +277,23 @@ void sc_engine_publish(sc_cache *cache, struct lease *lease, uint32_t len,
         sc_engine_sink_init(cache, SC_EVICT_PATH_CAP, &sink);
         status = sc_radix_evict_excess(cache->radix, inserted.node, &sink.sink, &excess);
         SC_ASSERT(status == SC_OK);
+    }
+}
+
+void sc_engine_drop_beyond(sc_cache *cache, struct lease *lease, sc_node node, uint32_t len)
+{
+    struct sc_radix_node_info info;
+    struct sc_snapshot_info what;
+    struct evict_sink sink;
+    sc_engine_sink_init(cache, SC_EVICT_SUPERSEDED, &sink);
+    while (node != SC_NODE_NONE && sc_radix_node_get(cache->radix, node, &info) == SC_OK &&
+        info.end > len) {
+        bool own = info.snapshot != 0 &&
+            sc_registry_get(cache->registry, info.snapshot, &what) == SC_OK &&
+            what.maker == lease->generation && what.hits == 0;
+        /* SC_ERR_BUSY: in use, it stays */
+        if (own) (void)sc_radix_snapshot_drop(cache->radix, node, &sink.sink);
+        node = info.parent;
     }
 }
 

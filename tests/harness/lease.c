@@ -217,7 +217,7 @@ static sc_status spoil_request(struct h_sched *s, sc_request *request, struct h_
         request->key.tokens = NULL;
         return SC_ERR_INVALID;
     case 2:
-        request->key.mark_count = 1;
+        request->depth = SC_DEPTH_MAX + 1;
         return SC_ERR_UNSUPPORTED;
     case 3:
         request->key.len_max = request->key.token_count + 1;

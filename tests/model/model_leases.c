@@ -215,7 +215,7 @@ static sc_status spoil_request(struct world *w, sc_request *request, struct prom
         request->key.tokens = NULL;
         return SC_ERR_INVALID;
     case 2:
-        request->key.mark_count = 1;
+        request->depth = SC_DEPTH_MAX + 1;
         return SC_ERR_UNSUPPORTED;
     case 3:
         request->key.len_max = request->key.token_count + 1;

@@ -423,7 +423,7 @@ static sc_status spoil_key(struct world *w, sc_key *key)
         return SC_ERR_INVALID;
     default:
         key->mark_count = 1;
-        return SC_ERR_UNSUPPORTED;
+        return SC_ERR_INVALID;
     }
 }
 

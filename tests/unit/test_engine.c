@@ -915,6 +915,26 @@ START_TEST(evict__pinned_content_stays)
 }
 END_TEST
 
+/* Kept at a shorter length: KV to there, the newest snapshot at or below; what the lease saved beyond
+ * goes, unless somebody used it. */
+START_TEST(release__keep_shorter_drops_own_snapshots_beyond)
+{
+    start(1);
+    rig_ok(req_try(&rig, &a, tokens, 40));
+    static const uint32_t points[] = {16, 32};
+    struct rig_step step = {.rows = {{&a, 40, points, 2}}, .count = 1};
+    rig_run(&rig, &step);
+    ck_assert_uint_eq(state_len(40), 32);
+    if (_i == 1) ck_assert_uint_eq(rig_serve(&rig, tokens, 41, 50, SC_RELEASE_DISCARD), 40);
+    ck_assert_uint_eq(rig_stats(&rig).evicted[SC_EVICT_SUPERSEDED], 0);
+    req_close(&rig, &a, 20, SC_RELEASE_KEEP);
+    ck_assert_uint_eq(rig_stats(&rig).evicted[SC_EVICT_SUPERSEDED], _i ? 1 : 2);
+    ck_assert_uint_eq(state_len(40), 16);
+    ck_assert_uint_eq(state_len(41), _i ? 40 : 16); /* the other one's hit */
+    rig_deinit(&rig);
+}
+END_TEST
+
 START_TEST(room__slots_add_up_at_every_moment)
 {
     start(1);
@@ -1092,6 +1112,7 @@ static void add_cache(Suite *suite)
     tcase_add_test(tc, limit__extras);
     tcase_add_test(tc, evict__least_recently_used_goes_first);
     tcase_add_test(tc, evict__pinned_content_stays);
+    tcase_add_loop_test(tc, release__keep_shorter_drops_own_snapshots_beyond, 0, 2);
     tcase_add_test(tc, room__slots_add_up_at_every_moment);
     tcase_add_test(tc, stats__an_older_struct_is_filled_as_far_as_it_goes);
     tcase_add_test(tc, namespace__open_close_and_open_again);

@@ -193,9 +193,9 @@ struct bad_key { sc_status want; sc_key key; };
 
 static uint32_t bad_keys(struct bad_key *bad)
 {
-    static const sc_mark mark = {0, {0}};
+    static const sc_mark beyond = {20, {0}}, twice[] = {{3, {1}}, {3, {2}}};
     const sc_key good = rig_key(&rig, tokens, 20);
-    for (uint32_t i = 0; i < 7; i++) bad[i] = (struct bad_key){SC_ERR_INVALID, good};
+    for (uint32_t i = 0; i < 9; i++) bad[i] = (struct bad_key){SC_ERR_INVALID, good};
     bad[0].key.tokens = NULL;
     bad[1].key.token_count = 0;
     bad[2].key.token_count = UINT32_MAX;
@@ -204,18 +204,20 @@ static uint32_t bad_keys(struct bad_key *bad)
     bad[4].want = SC_ERR_STALE;
     bad[5].key.ns.id = UINT32_MAX;
     bad[5].want = SC_ERR_STALE;
-    bad[6].key.marks = &mark;
+    bad[6].key.marks = &beyond;
     bad[6].key.mark_count = 1;
-    bad[6].want = SC_ERR_UNSUPPORTED;
-    return 7;
+    bad[7].key.marks = twice;
+    bad[7].key.mark_count = 2;
+    bad[8].key.mark_count = 1;
+    return 9;
 }
 
 START_TEST(sc_cache_lookup__bad_args)
 {
     start(1);
-    struct bad_key bad[8];
-    sc_key keys[9];
-    sc_answer answers[9];
+    struct bad_key bad[10];
+    sc_key keys[11];
+    sc_answer answers[11];
     uint32_t count = bad_keys(bad);
     for (uint32_t i = 0; i < count; i++) keys[i] = bad[i].key;
     keys[count] = rig_key(&rig, tokens, 20);
@@ -267,6 +269,12 @@ START_TEST(sc_lease_append_marked__bad_args)
     invalid(sc_lease_append_marked(NULL, req.lease, tokens, 1, NULL, 0));
     invalid(sc_lease_append_marked(rig.cache, req.lease, NULL, 1, NULL, 0));
     invalid(sc_lease_append_marked(rig.cache, req.lease, tokens, 1, NULL, 1));
+    const sc_mark marks[] = {{19, {0}}, {21, {0}}, {20, {0}}, {20, {0}}};
+    invalid(sc_lease_append_marked(rig.cache, req.lease, tokens, 1, &marks[0], 1));
+    invalid(sc_lease_append_marked(rig.cache, req.lease, tokens, 1, &marks[1], 1));
+    invalid(sc_lease_append_marked(rig.cache, req.lease, tokens, 1, &marks[2], 2));
+    invalid(sc_lease_append_marked(rig.cache, req.lease, NULL, 0, &marks[2], 1));
+    ck_assert_uint_eq(rig_info(&rig, req.lease).token_count, 20);
     req_close(&rig, &req, 0, SC_RELEASE_DISCARD);
     rig_deinit(&rig);
 }
@@ -289,10 +297,10 @@ END_TEST
 START_TEST(sc_cache_acquire__bad_args)
 {
     start(1);
-    struct bad_key bad[8];
-    sc_request requests[12];
-    sc_lease leases[12];
-    sc_status each[12], want[12];
+    struct bad_key bad[10];
+    sc_request requests[14];
+    sc_lease leases[14];
+    sc_status each[14], want[14];
     memset(requests, 0, sizeof requests);
     uint32_t count = bad_keys(bad);
     for (uint32_t i = 0; i < count; i++) {

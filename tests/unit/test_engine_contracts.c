@@ -409,7 +409,7 @@ START_TEST(contract_16__namespaces_never_mix)
 }
 END_TEST
 
-START_TEST(contract_16__other_weights_and_marks_are_refused)
+START_TEST(contract_16__other_weights_are_refused)
 {
     start(1);
     sc_fingerprint fingerprint;
@@ -419,13 +419,38 @@ START_TEST(contract_16__other_weights_and_marks_are_refused)
     ck_assert_mem_eq(&ns, &rig.ns, sizeof ns);
     fingerprint.bytes[15] ^= 1;
     ck_assert_int_eq(sc_namespace_open(rig.cache, &fingerprint, 0, 0, &ns), SC_ERR_MISMATCH);
-    sc_mark mark = {0, {1}};
-    sc_key key = rig_key(&rig, tokens, 20);
-    key.marks = &mark;
-    key.mark_count = 1;
-    sc_answer answer;
-    rig_ok(sc_cache_lookup(rig.cache, &key, 1, &answer));
-    ck_assert_int_eq(answer.status, SC_ERR_UNSUPPORTED); /* not: served as if there were none */
+    rig_deinit(&rig);
+}
+END_TEST
+
+/* Equal tokens, other marks: what is shared ends with the page before. Both are served, and each
+ * finds its own. */
+START_TEST(contract_16__marks_never_mix)
+{
+    static const uint32_t at[] = {0, 1, 20, 47};
+    int32_t marked[64];
+    start(_i ? 16 : 1);
+    (void)rig_serve(&rig, tokens, 48, 48, SC_RELEASE_KEEP);
+    for (uint32_t i = 0; i < 4; i++) {
+        for (int32_t id = 1; id < 3; id++) {
+            memcpy(marked, tokens, sizeof marked);
+            marked[at[i]] |= id << RIG_MARK_SHIFT;
+            sc_answer answer = rig_lookup(&rig, marked, 64);
+            ck_assert_uint_eq(answer.kv_len, at[i] - at[i] % rig.page);
+            ck_assert_uint_le(rig_serve(&rig, marked, 48, 48, SC_RELEASE_KEEP), at[i]);
+            ck_assert_uint_eq(rig_lookup(&rig, marked, 64).state_len[SC_TIER_DEVICE], 48);
+        }
+    }
+    ck_assert_uint_eq(rig_lookup(&rig, tokens, 64).state_len[SC_TIER_DEVICE], 48);
+    memcpy(marked, tokens, sizeof marked);
+    marked[48] |= 1 << RIG_MARK_SHIFT; /* an image in the next message */
+    ck_assert_uint_eq(req_open(&rig, &a, marked, 48), 32);
+    req_run(&rig, &a, 48);
+    req_append(&rig, &a, marked + 48, 16);
+    req_run(&rig, &a, 64);
+    req_close(&rig, &a, 0, SC_RELEASE_KEEP);
+    ck_assert_uint_eq(rig_lookup(&rig, marked, 64).kv_len, _i ? 48 : 63);
+    ck_assert_uint_eq(rig_lookup(&rig, tokens, 64).kv_len, 48);
     rig_deinit(&rig);
 }
 END_TEST
@@ -480,7 +505,8 @@ static Suite *contracts_suite(void)
     tcase_add_loop_test(tc, contract_10__resuming_equals_a_cold_run, 0, 2);
     tcase_add_test(tc, contract_11__short_prompts_and_chunks_of_one_token);
     tcase_add_test(tc, contract_16__namespaces_never_mix);
-    tcase_add_test(tc, contract_16__other_weights_and_marks_are_refused);
+    tcase_add_test(tc, contract_16__other_weights_are_refused);
+    tcase_add_loop_test(tc, contract_16__marks_never_mix, 0, 2);
     tcase_add_test(tc, contract_19__every_miss_has_a_reason);
     suite_add_tcase(suite, tc);
     return suite;

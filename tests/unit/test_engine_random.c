@@ -8,6 +8,7 @@ static void random_run(const struct rig_options *options, uint64_t seed, uint64_
 {
     struct sim sim;
     sim_init(&sim, options, seed);
+    sim.marks = seed % 3 == 0;
     for (uint64_t i = 0; i < steps; i++) {
         sim_act(&sim);
         if (i % 16 == 0) rig_verify(&sim.rig);

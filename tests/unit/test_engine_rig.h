@@ -17,6 +17,9 @@
  * are accepted, tokens that are sampled), the cache learns it when the step is committed. So a
  * request has what was computed (`raw`, `computed`) beside what the cache was told (`known`).
  *
+ * Marks: bits of a token from RIG_MARK_SHIFT on are the id of a mark there. Stamps depend on the
+ * whole; the cache gets token and mark apart.
+ *
  * KV ids belong to the rig; it knows of each whether the cache has it, so that an id which comes
  * back twice, or never, shows as well. */
 #ifndef TESTS_UNIT_TEST_ENGINE_RIG_H
@@ -30,7 +33,7 @@
 #include "statecache/cache.h"
 #include "support/fail_alloc.h"
 
-enum { RIG_ROWS = 16, RIG_PARTS = 8, RIG_CHUNK = 16, RIG_KV_DEFAULT = 1 << 15 };
+enum { RIG_MARK_SHIFT = 24, RIG_ROWS = 16, RIG_PARTS = 8, RIG_CHUNK = 16, RIG_KV_DEFAULT = 1 << 15 };
 
 struct rig_options {
     uint32_t page, slots, extras, kv_ids;
@@ -57,6 +60,9 @@ struct rig {
     uint32_t kv_ids, kv_free_count;
     struct sc_prng prng; /* of the tokens that are sampled */
     uint32_t depth, request_flags; /* of the requests */
+    int32_t *split;      /* tokens without their marks: of the newest key */
+    sc_mark *marks;
+    uint32_t split_cap;
 };
 
 /* One request, as the scheduler sees it. */
@@ -254,6 +260,8 @@ static inline void rig_deinit(struct rig *rig)
     sc_schema_release(rig->schema);
     sc_schema_release(rig->extra_schema);
     free(rig->kv);
+    free(rig->split);
+    free(rig->marks);
     free(rig->kv_where);
     free(rig->kv_free);
 }
@@ -418,9 +426,36 @@ static inline void req_start(struct rig *rig, struct req *req)
     req->computed = count ? req->raw[count - 1].end : 0;
 }
 
-static inline sc_key rig_key(const struct rig *rig, const int32_t *tokens, uint32_t count)
+/* Tokens and marks apart, into the rig's arrays; returns how many marks. */
+static inline uint32_t rig_split(struct rig *rig, const int32_t *tokens, uint32_t count,
+    uint32_t from)
 {
-    return (sc_key){.ns = rig->ns, .tokens = tokens, .token_count = count};
+    uint32_t marks = 0;
+    if (count > rig->split_cap) {
+        rig->split_cap = count * 2;
+        rig->split = realloc(rig->split, rig->split_cap * sizeof *rig->split);
+        rig->marks = realloc(rig->marks, rig->split_cap * sizeof *rig->marks);
+        ck_assert(rig->split && rig->marks);
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        int32_t id = tokens[i] >> RIG_MARK_SHIFT;
+        rig->split[i] = tokens[i] & ((1 << RIG_MARK_SHIFT) - 1);
+        if (id == 0) continue;
+        rig->marks[marks] = (sc_mark){from + i, {0}};
+        memcpy(rig->marks[marks++].id, &id, sizeof id);
+    }
+    return marks;
+}
+
+/* Of these tokens; valid until the next key of this rig if they have marks. */
+static inline sc_key rig_key(struct rig *rig, const int32_t *tokens, uint32_t count)
+{
+    sc_key key = {.ns = rig->ns, .tokens = tokens, .token_count = count};
+    key.mark_count = rig_split(rig, tokens, count, 0);
+    if (key.mark_count == 0) return key;
+    key.tokens = rig->split;
+    key.marks = rig->marks;
+    return key;
 }
 
 static inline sc_status req_ask(struct rig *rig, struct req *req, const sc_request *request)
@@ -431,6 +466,11 @@ static inline sc_status req_ask(struct rig *rig, struct req *req, const sc_reque
     rig_ok(sc_cache_acquire(rig->cache, request, 1, 0, &req->lease, &each));
     if (each != SC_OK) return each;
     req_tokens(req, request->key.tokens, request->key.token_count);
+    for (uint32_t i = 0; i < request->key.mark_count; i++) {
+        int32_t id = 0;
+        memcpy(&id, request->key.marks[i].id, sizeof id);
+        req->tokens[request->key.marks[i].at] |= (int32_t)((uint32_t)id << RIG_MARK_SHIFT);
+    }
     req->known = request->key.token_count;
     req_start(rig, req);
     return SC_OK;
@@ -456,7 +496,8 @@ static inline uint32_t req_open(struct rig *rig, struct req *req, const int32_t 
 static inline void req_append(
     struct rig *rig, struct req *req, const int32_t *tokens, uint32_t count)
 {
-    rig_ok(sc_lease_append(rig->cache, req->lease, tokens, count));
+    uint32_t marks = rig_split(rig, tokens, count, req->count);
+    rig_ok(sc_lease_append_marked(rig->cache, req->lease, rig->split, count, rig->marks, marks));
     req_tokens(req, tokens, count);
     req->known = req->count;
 }

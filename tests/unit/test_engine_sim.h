@@ -20,6 +20,7 @@ struct sim {
     uint32_t out;              /* of these, in flight */
     bool launched;             /* the newest; older ones always are */
     uint32_t depth, draft_max;
+    bool marks;
     struct sim_talk talks[SIM_TALKS]; /* earlier conversations */
     uint64_t calls, digest;           /* digest: of everything that the cache decided */
     uint64_t refused, aborted, adopted, resumed, early, lost, overlapped;
@@ -57,6 +58,10 @@ static inline uint32_t sim_prompt(struct sim *sim, int32_t *tokens)
     int32_t first = 1000 * (int32_t)sim_below(sim, 3);
     for (uint32_t i = 0; i < more && count < SIM_TOKENS_MAX; i++, count++) {
         tokens[count] = first + (int32_t)i;
+    }
+    if (sim->marks && sim_below(sim, 3) == 0) { /* a salt, an image */
+        uint32_t at = sim_below(sim, 3) ? sim_below(sim, count) : 0;
+        tokens[at] |= (int32_t)(1 + sim_below(sim, 2)) << RIG_MARK_SHIFT;
     }
     return count;
 }

@@ -117,8 +117,8 @@ SC_API sc_status sc_namespace_close(sc_cache *cache, sc_namespace ns);
 typedef struct sc_key {
     sc_namespace ns;
     const int32_t *tokens;
-    /* strictly ascending, before token_count. A prefix is shared up to the page of the first mark
-     * in which two keys differ */
+    /* strictly ascending, before token_count (statecache/mark.h). A prefix is shared up to the page
+     * of the first mark in which two keys differ */
     const sc_mark *marks;
     uint32_t token_count, mark_count;
     /* longest prefix to resume; 0: token_count - 1, since logits need one token */
@@ -445,8 +445,9 @@ SC_API sc_status sc_step_abort(sc_cache *cache, sc_step step, bool launched);
 enum sc_release { SC_RELEASE_DISCARD = 0, SC_RELEASE_KEEP = 1 };
 /** Ends a lease. KEEP: tokens up to `len` (0: all that is committed) and their KV go into the
  * index, and the state at the end becomes a snapshot when `len` is the committed length and a page
- * ends there. A decode snapshot of the lease that nobody used goes when the end was saved, or when
- * `len` lies before it. What was published while the lease ran stays, also with DISCARD.
+ * ends there. A decode snapshot of the lease that nobody used goes when the end was saved. Where
+ * `len` is less than what is committed, snapshots of the lease beyond it that nobody used go. What
+ * else was published while the lease ran stays, also with DISCARD.
  * With a step in flight the lease is DRAINING until that step ends. KV ids that the tree does not
  * keep go to the drain list (the id of an incomplete page was never handed in). A LOST lease is
  * always discarded. If memory for keeping is short the lease is discarded: SC_OK.

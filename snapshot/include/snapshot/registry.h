@@ -31,6 +31,7 @@ struct sc_snapshot_info {
     uint32_t space;
     enum sc_snapshot_kind kind;
     uint64_t hits;
+    uint32_t maker; /* who saved it, as the caller counts; 0: nobody in particular */
     const struct sc_stretch *history; /* borrowed; ends at token_count */
     uint32_t history_count;
 };
