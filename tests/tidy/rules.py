@@ -343,6 +343,45 @@ def links(tree):
                 yield f"{path}:{line_of(text, match.start())}: no {match.group(1)}"
 
 
+REPORTS = "docs/field-reports.md"
+REPORTS_EXCLUDED_MAX = 12
+
+
+@rule
+def field_reports(tree):
+    """docs/field-reports.md and the tests named after its entries are the same set.
+
+    A row ends in its tests (`report_17__...`), in "waits for issue N", or in "excluded: " with the
+    test that makes the fault impossible.
+    """
+    tests, rows, excluded = {}, {}, 0
+    for path, text in tree.c():
+        for match in re.finditer(r"^START_TEST\((\w+)\)", text, re.M):
+            tests[match.group(1)] = f"{path}:{line_of(text, match.start())}"
+    text = tree.files.get(REPORTS, "")
+    for match in re.finditer(r"^\| *\[?B(\d+).*\|([^|\n]*)\|$", text, re.M):
+        number, cell = int(match.group(1)), match.group(2)
+        where = f"{REPORTS}:{line_of(text, match.start())}"
+        if number in rows:
+            yield f"{where}: there is already a row {number}"
+        rows[number] = named = re.findall(r"`(\w+__\w+)`", cell)
+        excluded += "excluded: " in cell
+        if not named and not re.search(r"waits for issue \d", cell):
+            yield f"{where}: neither a test nor an issue that {number} waits for"
+        for name in named:
+            of = re.match(r"report_(\d+)__", name)
+            if name not in tests:
+                yield f"{where}: there is no test {name}"
+            if (not of or int(of.group(1)) != number) and "excluded: " not in cell:
+                yield f"{where}: {name} is not named after {number}"
+    if excluded > REPORTS_EXCLUDED_MAX:
+        yield f"{REPORTS}:1: {excluded} exclusions, {REPORTS_EXCLUDED_MAX} are allowed"
+    for name, where in tests.items():
+        of = re.match(r"report_(\d+)__", name)
+        if of and name not in rows.get(int(of.group(1)), []):
+            yield f"{where}: {name} is not in {REPORTS}"
+
+
 def problems_of(tree):
     """Runs all rules; returns {rule name: [problem]}."""
     return {name: list(function(tree)) for name, function in RULES.items()}

@@ -18,6 +18,17 @@ def function(name, lines):
     return f"static int {name}(int a,\n    int b)\n{{\n" + "    a += b;\n" * lines + "}\n"
 
 
+REPORTS = "docs/field-reports.md"
+
+
+def row(number, cell):
+    return f"| [B{number:02}](https://a.b/c) | what | A | {cell} |\n"
+
+
+def report(*names):
+    return C + "".join(f"START_TEST({name})\n{{\n}}\nEND_TEST\n" for name in names)
+
+
 # rule -> (files that break it, files that keep it)
 CASES = {
     "columns": [
@@ -89,6 +100,23 @@ CASES = {
     "links": [
         ({"docs/a.md": "[x](b.md)"},
          {"docs/a.md": "[x](../b.md#c) [y](https://a.b/c)", "b.md": ""}),
+    ],
+    "field_reports": [
+        ({REPORTS: row(7, "`report_7__x`"), "tests/a.c": C},
+         {REPORTS: row(7, "`report_07__x`"), "tests/a.c": report("report_07__x")}),
+        ({REPORTS: "", "tests/a.c": report("report_7__x")},
+         {REPORTS: "", "tests/a.c": report("reported__x")}),
+        ({REPORTS: row(7, "`report_7__x`"), "tests/a.c": report("report_7__x", "report_7__y")},
+         {REPORTS: row(7, "`report_7__x`<br>`report_7__y`"),
+          "tests/a.c": report("report_7__x", "report_7__y")}),
+        ({REPORTS: row(8, "`report_7__x`"), "tests/a.c": report("report_7__x")},
+         {REPORTS: row(8, "excluded: `pool__x`"), "tests/a.c": report("pool__x")}),
+        ({REPORTS: row(8, "")}, {REPORTS: row(8, "waits for issue 7")}),
+        ({REPORTS: row(8, "waits for issue 7") + row(8, "waits for issue 7")}, {}),
+        ({REPORTS: "".join(row(n, "excluded: `pool__x`") for n in range(13)),
+          "tests/a.c": report("pool__x")},
+         {REPORTS: "".join(row(n, "excluded: `pool__x`") for n in range(12)),
+          "tests/a.c": report("pool__x")}),
     ],
     "options_size": [
         ({"api/include/statecache/x.h":
