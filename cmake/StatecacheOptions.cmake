@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Options, language level and warning flags of the whole tree.
-set(SC_WITH_CUDA "AUTO" CACHE STRING "CUDA backend: AUTO (when nvcc is found), ON (required), OFF")
+set(SC_WITH_CUDA "AUTO" CACHE STRING "CUDA backend: ON (needs nvcc), OFF; AUTO is OFF so far")
 set_property(CACHE SC_WITH_CUDA PROPERTY STRINGS AUTO ON OFF)
 option(SC_WITH_JEMALLOC "Link programs (never the library) with jemalloc" ON)
 option(SC_BUILD_TESTS "Build the tests" ON)
@@ -64,28 +64,20 @@ if(SC_WITH_JEMALLOC AND SC_SANITIZE STREQUAL "")
     target_link_libraries(sc_program INTERFACE PkgConfig::JEMALLOC)
 endif()
 
-# CUDA. The device backend has no sources yet, so nothing more than the tool chain is checked.
+# CUDA (cmake/StatecacheCuda.cmake). AUTO leaves it out and says so, which keeps a build on a
+# machine that happens to have nvcc as fast as any other.
 if(NOT SC_WITH_CUDA MATCHES "^(AUTO|ON|OFF)$")
     message(FATAL_ERROR "SC_WITH_CUDA must be AUTO, ON or OFF, not '${SC_WITH_CUDA}'")
 endif()
-set(SC_CUDA_NOTE "left out (SC_WITH_CUDA=OFF)")
-if(NOT SC_WITH_CUDA STREQUAL "OFF")
+set(SC_CUDA_NOTE "left out (SC_WITH_CUDA=${SC_WITH_CUDA})")
+if(SC_WITH_CUDA STREQUAL "ON")
     find_program(SC_NVCC nvcc HINTS ENV CUDACXX ENV CUDA_HOME ENV CUDA_PATH /usr/local/cuda
         PATH_SUFFIXES bin)
-    if(SC_WITH_CUDA STREQUAL "ON")
-        if(NOT SC_NVCC)
-            message(FATAL_ERROR "SC_WITH_CUDA=ON, but there is no nvcc: install the CUDA Toolkit "
-                "or put its bin folder on PATH")
-        endif()
-        set(CMAKE_CUDA_COMPILER ${SC_NVCC})
-        set(CMAKE_CUDA_ARCHITECTURES 90a)
-        enable_language(CUDA)
-        set(SC_CUDA_NOTE "nvcc works; no CUDA sources yet, only the host backend is built")
-    elseif(SC_NVCC)
-        set(SC_CUDA_NOTE "nvcc found; no CUDA sources yet, only the host backend is built")
-    else()
-        set(SC_CUDA_NOTE "left out (no nvcc found)")
+    if(NOT SC_NVCC)
+        message(FATAL_ERROR "SC_WITH_CUDA=ON, but there is no nvcc: install the CUDA Toolkit "
+            "or put its bin folder on PATH")
     endif()
+    set(SC_CUDA_NOTE "kernels for sm_90a, PTX for newer (${SC_NVCC})")
 endif()
 
 function(sc_print_summary)

@@ -27,8 +27,12 @@ sc_status sc_backend_open(const char *name, sc_backend **backend_out)
         return SC_OK;
     }
     if (strcmp(name, "cuda") == 0)
+#ifdef SC_HAVE_CUDA
+        return sc_backend_cuda_open(backend_out);
+#else
         return SC_FAIL(SC_ERR_UNSUPPORTED,
             "backend \"cuda\": this build has no CUDA kernels (configured without SC_WITH_CUDA)");
+#endif
     return SC_FAIL(SC_ERR_NOT_FOUND, "no backend \"%.40s\"; known: host, cuda", name);
 }
 
@@ -53,6 +57,22 @@ void sc_backend_free(sc_backend *backend, struct sc_backend_memory *memory)
     *memory = (struct sc_backend_memory){0};
 }
 
+sc_status sc_backend_alloc_host(sc_backend *backend, uint64_t bytes,
+    struct sc_backend_memory *memory_out)
+{
+    SC_REQUIRE(backend != NULL);
+    SC_REQUIRE(bytes > 0);
+    SC_REQUIRE(memory_out != NULL);
+    return backend->ops->alloc_host(backend, bytes, memory_out);
+}
+
+void sc_backend_free_host(sc_backend *backend, struct sc_backend_memory *memory)
+{
+    if (backend == NULL || memory == NULL || memory->base == 0) return;
+    backend->ops->free_host(backend, memory);
+    *memory = (struct sc_backend_memory){0};
+}
+
 sc_status sc_backend_stream_create(sc_backend *backend, sc_stream **stream_out)
 {
     SC_REQUIRE(backend != NULL);
@@ -70,6 +90,13 @@ sc_status sc_backend_stream_sync(sc_backend *backend, sc_stream *stream)
 {
     SC_REQUIRE(backend != NULL);
     return backend->ops->stream_sync(backend, stream);
+}
+
+sc_status sc_backend_stream_wait(sc_backend *backend, sc_stream *stream, struct sc_event *event)
+{
+    SC_REQUIRE(backend != NULL);
+    SC_REQUIRE(event != NULL);
+    return backend->ops->stream_wait(backend, stream, event);
 }
 
 sc_status sc_backend_copy_async(sc_backend *backend, enum sc_copy_kind kind,
@@ -99,6 +126,22 @@ sc_status sc_backend_copy(sc_backend *backend, enum sc_copy_kind kind, sc_devptr
     struct sc_backend_span span = {.dst = dst, .src = src, .bytes = bytes};
     SC_TRY(sc_backend_copy_async(backend, kind, &span, 1, NULL));
     return backend->ops->stream_sync(backend, NULL);
+}
+
+sc_status sc_backend_copy_rows(sc_backend *backend, const struct sc_backend_rows *rows,
+    sc_stream *stream)
+{
+    SC_REQUIRE(backend != NULL);
+    SC_REQUIRE(rows != NULL);
+    if (rows->row_count == 0 || rows->part_count == 0) return SC_OK;
+    SC_REQUIRE(rows->parts != NULL);
+    SC_REQUIRE(rows->dst_slots != NULL);
+    SC_REQUIRE(rows->src_slots != NULL);
+    for (uint32_t i = 0; i < rows->part_count; i++) {
+        SC_REQUIRE(rows->parts[i].dst != 0);
+        SC_REQUIRE(rows->parts[i].src != 0);
+    }
+    return backend->ops->copy_rows(backend, rows, stream);
 }
 
 sc_status sc_backend_fill(sc_backend *backend, sc_devptr dst, uint8_t value, uint64_t bytes,

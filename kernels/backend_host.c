@@ -87,6 +87,31 @@ static sc_status host_copy(sc_backend *b, enum sc_copy_kind kind,
     return SC_OK;
 }
 
+static sc_status host_stream_wait(sc_backend *b, sc_stream *stream, struct sc_event *event)
+{
+    (void)b;
+    (void)stream;
+    (void)event;
+    return SC_OK;
+}
+
+static sc_status host_copy_rows(sc_backend *b, const struct sc_backend_rows *rows,
+    sc_stream *stream)
+{
+    (void)b;
+    (void)stream;
+    for (uint32_t p = 0; p < rows->part_count; p++) {
+        const struct sc_backend_part *part = &rows->parts[p];
+        for (uint32_t r = 0; r < rows->row_count; r++) {
+            int64_t dst = rows->dst_slots[r], src = rows->src_slots[r];
+            if (dst < 0 || src < 0) continue;
+            memmove(sc_host_ptr(part->dst + (uint64_t)dst * part->dst_stride),
+                sc_host_ptr(part->src + (uint64_t)src * part->src_stride), part->bytes);
+        }
+    }
+    return SC_OK;
+}
+
 static sc_status host_fill(sc_backend *b, sc_devptr dst, uint8_t value, uint64_t bytes,
     sc_stream *stream)
 {
@@ -140,10 +165,14 @@ static sc_status host_event_wait(sc_backend *b, struct sc_event *event)
 const struct sc_backend_ops sc_backend_host_ops = {
     .alloc = host_alloc,
     .free = host_free,
+    .alloc_host = host_alloc,
+    .free_host = host_free,
     .stream_create = host_stream_create,
     .stream_destroy = host_stream_destroy,
     .stream_sync = host_stream_sync,
+    .stream_wait = host_stream_wait,
     .copy = host_copy,
+    .copy_rows = host_copy_rows,
     .fill = host_fill,
     .event_create = host_event_create,
     .event_destroy = host_event_destroy,

@@ -13,29 +13,43 @@
 #define REF_STATE (SC_KF_F32 | SC_KF_BF16 | SC_KF_STATE_F32 | SC_KF_STATE_BF16)
 #define REF_PLAIN (SC_KF_F32 | SC_KF_BF16)
 
+#ifdef SC_HAVE_CUDA
+#define SM90(features, launch) {"sm90", 90, UINT32_MAX, features, launch},
+#else
+#define SM90(features, launch)
+#endif
+
 /* First match wins; compute capability 0 is the host. */
 static const struct sc_kernel_row conv_prefill_rows[] = {
+    SM90(REF_STATE, sc_k_conv_prefill_sm90)
     {"reference", 0, 0, REF_STATE, sc_k_conv_prefill_ref},
 };
 static const struct sc_kernel_row conv_update_rows[] = {
+    SM90(REF_STATE, sc_k_conv_update_sm90)
     {"reference", 0, 0, REF_STATE, sc_k_conv_update_ref},
 };
 static const struct sc_kernel_row gates_rows[] = {
+    SM90(REF_PLAIN, sc_k_gates_sm90)
     {"reference", 0, 0, REF_PLAIN, sc_k_gates_ref},
 };
 static const struct sc_kernel_row l2norm_rows[] = {
+    SM90(REF_PLAIN, sc_k_l2norm_sm90)
     {"reference", 0, 0, REF_PLAIN, sc_k_l2norm_ref},
 };
 static const struct sc_kernel_row gated_rmsnorm_rows[] = {
+    SM90(REF_PLAIN, sc_k_gated_rmsnorm_sm90)
     {"reference", 0, 0, REF_PLAIN, sc_k_gated_rmsnorm_ref},
 };
 static const struct sc_kernel_row delta_recurrent_rows[] = {
+    SM90(REF_STATE, sc_k_delta_recurrent_sm90)
     {"reference", 0, 0, REF_STATE, sc_k_delta_recurrent_ref},
 };
 static const struct sc_kernel_row delta_chunk_rows[] = {
+    SM90(REF_STATE, sc_k_delta_chunk_sm90)
     {"reference", 0, 0, REF_STATE, sc_k_delta_chunk_ref},
 };
 static const struct sc_kernel_row delta_decode_rows[] = {
+    SM90(REF_STATE, sc_k_delta_decode_sm90)
     {"reference", 0, 0, REF_STATE, sc_k_delta_decode_ref},
 };
 
@@ -105,6 +119,7 @@ sc_status sc_kernel_pick(const sc_backend *backend, sc_k_op op, uint32_t need,
         if (forced[0] != '\0' && strcmp(forced, row->name) != 0) continue;
         if (backend->compute_capability < row->cc_min) continue;
         if (backend->compute_capability > row->cc_max) continue;
+        if (row->cc_min > 0 && strcmp(backend->name, "cuda") != 0) continue;
         if ((need & ~row->features) != 0) {
             missing = need & ~row->features;
             continue;

@@ -44,6 +44,17 @@ sc_status sc_k_delta_recurrent_ref(const void *params, sc_stream *stream);
 sc_status sc_k_delta_chunk_ref(const void *params, sc_stream *stream);
 sc_status sc_k_delta_decode_ref(const void *params, sc_stream *stream);
 
+#if defined SC_HAVE_CUDA || defined __CUDACC__
+sc_status sc_k_conv_prefill_sm90(const void *params, sc_stream *stream);
+sc_status sc_k_conv_update_sm90(const void *params, sc_stream *stream);
+sc_status sc_k_gates_sm90(const void *params, sc_stream *stream);
+sc_status sc_k_l2norm_sm90(const void *params, sc_stream *stream);
+sc_status sc_k_gated_rmsnorm_sm90(const void *params, sc_stream *stream);
+sc_status sc_k_delta_recurrent_sm90(const void *params, sc_stream *stream);
+sc_status sc_k_delta_chunk_sm90(const void *params, sc_stream *stream);
+sc_status sc_k_delta_decode_sm90(const void *params, sc_stream *stream);
+#endif
+
 #ifdef __cplusplus
 }
 #endif

@@ -16,7 +16,8 @@
  * (2) memory for claims and spans is acquired;
  * (3) every row is checked: ids in range and allocated, destinations distinct and no other row's
  *     source (contract 7);
- * (4) only then bytes move, in as few backend calls as the span list allows: one for 65536 spans.
+ * (4) only then bytes move: within one device as one table of parts and rows, one launch; else in
+ *     as few backend calls as the span list allows, one for 65536 spans.
  *
  * A device that fails in (4) leaves the destination slots of the call undefined; nothing else. */
 #include <string.h>
@@ -160,22 +161,61 @@ static void move_parts(const struct copy_job *job, struct mover *mover)
     }
 }
 
+/* (4) within one device: the parts of both pools side by side; rows are the caller's. */
+static sc_status move_on_device(const struct copy_job *job, struct mover *mover)
+{
+    uint32_t count = job->whole_slots ? 1 : job->part_count;
+    struct sc_backend_part *parts = NULL;
+    SC_TRY(mover_parts(mover, count, &parts));
+    for (uint32_t i = 0; i < count; i++) {
+        sc_layer_view from, to;
+        sc_part part;
+        SC_TRY(sc_pool_part_view(job->source, i, &from, &part));
+        SC_TRY(sc_pool_part_view(job->dest, i, &to, &part));
+        parts[i] = (struct sc_backend_part){.dst = to.base, .src = from.base,
+            .dst_stride = (uint64_t)to.slot_stride, .src_stride = (uint64_t)from.slot_stride,
+            .bytes = job->whole_slots ? job->slot_bytes : from.bytes};
+    }
+    mover_rows(mover, &(struct sc_backend_rows){.parts = parts, .part_count = count,
+        .row_count = job->count, .dst_slots = job->dest_slots, .src_slots = job->source_slots});
+    return SC_OK;
+}
+
+static sc_status copy_states(struct copy_job *job, sc_stream *stream, bool no_wait)
+{
+    struct mover mover;
+    sc_backend *backend = NULL;
+    enum sc_copy_kind kind;
+    SC_REQUIRE(job->source != NULL);
+    SC_REQUIRE(job->dest != NULL);
+    SC_REQUIRE(job->count == 0 || (job->source_slots != NULL && job->dest_slots != NULL));
+    SC_TRY(compare_pools(job));
+    SC_TRY(mover_route(job->source, job->dest, &backend, &kind));
+    if (job->count == 0) return SC_OK;
+    bool device = kind == SC_COPY_D2D && !backend->host_memory;
+    SC_TRY(mover_open(&mover, job->dest, backend, kind, device ? 0 : job->span_max, job->count));
+    mover.stream = stream;
+    mover.no_wait = no_wait;
+    sc_status status = check_rows(job, &mover);
+    if (status == SC_OK && device)
+        status = move_on_device(job, &mover);
+    else if (status == SC_OK)
+        move_parts(job, &mover);
+    return mover_close(&mover, status);
+}
+
+sc_status sc_state_copy_async(const sc_pool *source, const int32_t *source_slots, sc_pool *dest,
+    const int32_t *dest_slots, uint32_t count, sc_stream *stream)
+{
+    struct copy_job job = {.source = source, .source_slots = source_slots, .dest = dest,
+        .dest_slots = dest_slots, .count = count};
+    return copy_states(&job, stream, true);
+}
+
 sc_status sc_state_copy(const sc_pool *source, const int32_t *source_slots, sc_pool *dest,
     const int32_t *dest_slots, uint32_t count)
 {
     struct copy_job job = {.source = source, .source_slots = source_slots, .dest = dest,
         .dest_slots = dest_slots, .count = count};
-    struct mover mover;
-    sc_backend *backend = NULL;
-    enum sc_copy_kind kind;
-    SC_REQUIRE(source != NULL);
-    SC_REQUIRE(dest != NULL);
-    SC_REQUIRE(count == 0 || (source_slots != NULL && dest_slots != NULL));
-    SC_TRY(compare_pools(&job));
-    SC_TRY(mover_route(source, dest, &backend, &kind));
-    if (count == 0) return SC_OK;
-    SC_TRY(mover_open(&mover, dest, backend, kind, job.span_max, count));
-    sc_status status = check_rows(&job, &mover);
-    if (status == SC_OK) move_parts(&job, &mover);
-    return mover_close(&mover, status);
+    return copy_states(&job, NULL, false);
 }

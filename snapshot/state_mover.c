@@ -35,8 +35,12 @@ sc_status mover_open(struct mover *mover, const sc_pool *pool, sc_backend *backe
     SC_TRY(sc_heap_init(&mover->heap, SC_SUBSYSTEM_SNAPSHOT, sc_pool_allocator(pool)));
     mover->backend = backend;
     mover->kind = kind;
+    mover->stream = NULL;
+    mover->no_wait = false;
     mover->block = NULL;
     mover->block_bytes = 0;
+    mover->parts = NULL;
+    mover->parts_bytes = 0;
     mover->spans = mover->few_spans;
     mover->span_cap = MOVER_SPANS_FEW;
     mover->span_count = 0;
@@ -135,7 +139,7 @@ static void flush(struct mover *mover)
 {
     if (mover->span_count > 0 && mover->status == SC_OK) {
         mover->status = sc_backend_copy_async(mover->backend, mover->kind, mover->spans,
-            mover->span_count, NULL);
+            mover->span_count, mover->stream);
     }
     mover->span_count = 0;
 }
@@ -153,15 +157,35 @@ void mover_span(struct mover *mover, sc_devptr dst, sc_devptr src, uint64_t byte
     mover->spans[mover->span_count++] = (struct sc_backend_span){dst, src, bytes};
 }
 
+void mover_rows(struct mover *mover, const struct sc_backend_rows *rows)
+{
+    if (mover->status == SC_OK)
+        mover->status = sc_backend_copy_rows(mover->backend, rows, mover->stream);
+}
+
+sc_status mover_parts(struct mover *mover, uint32_t count, struct sc_backend_part **parts_out)
+{
+    *parts_out = mover->few_parts;
+    if (count <= MOVER_PARTS_FEW) return SC_OK;
+    mover->parts_bytes = count * sizeof **parts_out;
+    mover->parts = sc_heap_alloc(&mover->heap, mover->parts_bytes, 16);
+    *parts_out = mover->parts;
+    if (mover->parts) return SC_OK;
+    return SC_FAIL(SC_ERR_NO_MEMORY, "no memory to list %u parts", count);
+}
+
 sc_status mover_close(struct mover *mover, sc_status status)
 {
     if (status == SC_OK) {
         flush(mover);
         status = mover->status;
         /* Also after a batch that failed: those before it may still be under way. */
-        sc_status waited = sc_backend_stream_sync(mover->backend, NULL);
+        if (status == SC_OK && mover->no_wait) goto out;
+        sc_status waited = sc_backend_stream_sync(mover->backend, mover->stream);
         if (status == SC_OK) status = waited;
     }
+out:
+    if (mover->parts) sc_heap_free(&mover->heap, mover->parts, mover->parts_bytes);
     sc_heap_free(&mover->heap, mover->block, mover->block_bytes);
     return status;
 }

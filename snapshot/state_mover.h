@@ -19,12 +19,15 @@
 enum {
     MOVER_SPANS_FEW = 128, /* in the mover itself */
     MOVER_IDS_FEW = 64,
+    MOVER_PARTS_FEW = 96,
     MOVER_SPANS_MAX = 1 << 16 /* spans of one backend call at most; more are sent in several */
 };
 
 struct mover {
     sc_backend *backend;
     enum sc_copy_kind kind;
+    sc_stream *stream; /* NULL unless set after mover_open */
+    bool no_wait;      /* set after mover_open: mover_close leaves the work in the stream */
     struct sc_heap heap;
     void *block; /* NULL: few_ arrays */
     size_t block_bytes;
@@ -33,6 +36,9 @@ struct mover {
     sc_status status; /* of the first batch that failed */
     int32_t *ids; /* a column of rows, then the set of claimed destinations */
     uint32_t id_cap, id_count;
+    struct sc_backend_part *parts; /* NULL: few_parts */
+    size_t parts_bytes;
+    struct sc_backend_part few_parts[MOVER_PARTS_FEW];
     struct sc_backend_span few_spans[MOVER_SPANS_FEW];
     int32_t few_ids[MOVER_IDS_FEW];
 };
@@ -55,6 +61,12 @@ bool mover_is_claimed(const struct mover *mover, int32_t id);
 
 /* Adds one copy, merging it with the one before if both ends continue it. */
 void mover_span(struct mover *mover, sc_devptr dst, sc_devptr src, uint64_t bytes);
+
+/* For copies within one device's memory, instead of spans: room for the table of parts, then all
+ * parts of all rows as one piece of work; rows whose slot is negative at either end are skipped.
+ * SC_ERR_NO_MEMORY for more parts than the mover itself holds. */
+sc_status mover_parts(struct mover *mover, uint32_t count, struct sc_backend_part **parts_out);
+void mover_rows(struct mover *mover, const struct sc_backend_rows *rows);
 
 /* Sends what is left unless `status` (of the validation) or a batch failed, waits for all of it,
  * and gives the memory back. Returns the first failure. */

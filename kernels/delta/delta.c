@@ -3,6 +3,7 @@
 #include <math.h>
 
 #include "base/error.h"
+#include "delta/delta_cuda.h"
 #include "delta/delta_scratch.h"
 #include "gates/gates_check.h"
 #include "kernel_dispatch.h"
@@ -93,10 +94,21 @@ static sc_status check_chunk(const sc_k_delta_params *p)
 sc_status sc_k_delta_chunk_scratch(sc_backend *backend, const sc_k_delta_params *params,
     uint64_t *bytes_out)
 {
-    (void)backend; /* the host's answer is the only one so far */
+#ifdef SC_HAVE_CUDA
+    bool device = backend != NULL && !backend->host_memory;
+#else
+    (void)backend; /* the host's answer is the only one */
+#endif
     SC_REQUIRE(params != NULL);
     SC_REQUIRE(bytes_out != NULL);
     SC_TRY(check_chunk(params));
+#ifdef SC_HAVE_CUDA
+    if (device) {
+        SC_REQUIRE(params->shape.v_heads > 0);
+        *bytes_out = sc_cuda_delta_chunk_scratch(params);
+        return SC_OK;
+    }
+#endif
     *bytes_out = sc_delta_chunk_scratch(params, NULL);
     return SC_OK;
 }

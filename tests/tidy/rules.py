@@ -197,14 +197,15 @@ def banned_calls(tree):
 
 @rule
 def includes(tree):
-    """No `../` in includes; CUDA headers in kernels/ alone."""
+    """No `../` in includes; CUDA headers in kernels/ and the GPU's benchmark and tests alone."""
     include = re.compile(r'^[ \t]*#[ \t]*include[ \t]*([<"])([^>"]+)[>"]', re.M)
     for path, text in tree.c():
         for match in include.finditer(text):
             name, line = match.group(2), line_of(text, match.start())
             if "../" in name:
                 yield f"{path}:{line}: include of {name}: no ../"
-            if name.startswith("cuda") and not path.startswith("kernels/"):
+            if name.startswith("cuda") and not path.startswith(
+                    ("kernels/", "bench/gpu/", "tests/gpu/")):
                 yield f"{path}:{line}: include of {name}: only kernels/ sees CUDA"
 
 

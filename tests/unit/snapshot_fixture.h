@@ -272,6 +272,17 @@ static inline sc_status fix_backend_copy(sc_backend *b, enum sc_copy_kind kind,
     return sc_backend_host_ops.copy(b, kind, spans, count, stream);
 }
 
+static inline sc_status fix_backend_copy_rows(sc_backend *b, const struct sc_backend_rows *rows,
+    sc_stream *stream)
+{
+    struct fix_backend *fix = (struct fix_backend *)(void *)b;
+    fix->calls++;
+    fix->spans += rows->part_count * rows->row_count;
+    fix->kind = SC_COPY_D2D;
+    if (fix->fail_call == fix->calls) return SC_ERR_DEVICE_LOST;
+    return sc_backend_host_ops.copy_rows(b, rows, stream);
+}
+
 static inline sc_status fix_backend_sync(sc_backend *b, sc_stream *stream)
 {
     struct fix_backend *fix = (struct fix_backend *)(void *)b;
@@ -285,6 +296,7 @@ static inline void fix_backend_init(struct fix_backend *fix, bool host_memory)
     memset(fix, 0, sizeof *fix);
     fix->ops = sc_backend_host_ops;
     fix->ops.copy = fix_backend_copy;
+    fix->ops.copy_rows = fix_backend_copy_rows;
     fix->ops.stream_sync = fix_backend_sync;
     fix->backend = (struct sc_backend){&fix->ops, "fixture", host_memory ? 0 : 90, host_memory};
 }

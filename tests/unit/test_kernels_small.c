@@ -266,7 +266,9 @@ int main(void)
     tcase_add_test(all, bf16__rounds_to_nearest_even);
     tcase_add_test(all, exp__is_within_two_ulp_and_exact_at_its_ends);
     tcase_add_test(all, choice__names_the_row_and_what_is_missing);
+#ifndef SC_TEST_GPU /* one process for all: the environment has been read by then */
     tcase_add_test(all, choice__environment_forces_a_row);
+#endif
     suite_add_tcase(suite, all);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);

@@ -646,6 +646,39 @@ START_TEST(copy__reports_a_device_that_fails)
 }
 END_TEST
 
+/* The same checks and bytes; within a device one piece of work for the backend, and no wait. */
+START_TEST(copy_async__leaves_the_work_in_the_stream)
+{
+    enum { SLOTS = 8 };
+    struct fix_backend fix;
+    fix_backend_init(&fix, false);
+    sc_pool *pool = fix_pool_with(FIX_GDN, layouts[_i & 1], SLOTS, &fix.backend, NULL, NULL);
+    sc_slot slots[SLOTS];
+    const int32_t from[] = {1, 2, -1, 3, 0}, to[] = {4, 5, 6, 3, 7}, twice[] = {4, 4};
+    fix_take(pool, SLOTS, 20, slots);
+    fix_backend_reset(&fix);
+    ck_assert_int_eq(sc_state_copy_async(NULL, from, pool, to, 5, NULL), SC_ERR_INVALID);
+    ck_assert_int_eq(sc_state_copy_async(pool, NULL, pool, to, 5, NULL), SC_ERR_INVALID);
+    ck_assert_int_eq(sc_state_copy_async(pool, from, NULL, to, 5, NULL), SC_ERR_INVALID);
+    ck_assert_int_eq(sc_state_copy_async(pool, from, pool, NULL, 5, NULL), SC_ERR_INVALID);
+    ck_assert_int_eq(sc_state_copy_async(pool, from, pool, twice, 2, NULL), SC_ERR_INVALID);
+    ck_assert_int_eq(sc_state_copy_async(pool, (const int32_t[]){1}, pool,
+        (const int32_t[]){SLOTS + 1}, 1, NULL), SC_ERR_STALE);
+    ck_assert_uint_eq(fix.calls, 0);
+    ck_assert_int_eq(sc_state_copy_async(pool, from, pool, to, 5, NULL), SC_OK);
+    ck_assert_uint_eq(fix.calls, 1);
+    ck_assert_uint_eq(fix.syncs, 0);
+    ck_assert(fix_holds(pool, 4, 21) && fix_holds(pool, 5, 22) && fix_holds(pool, 6, 26));
+    ck_assert(fix_holds(pool, 3, 23));
+    fix_backend_reset(&fix);
+    fix.fail_call = 1;
+    ck_assert_int_eq(sc_state_copy_async(pool, from, pool, to, 2, NULL), SC_ERR_DEVICE_LOST);
+    ck_assert_uint_eq(fix.syncs, 1);
+    fix_backend_reset(&fix);
+    fix_end(pool, slots, SLOTS);
+}
+END_TEST
+
 /* ---- scenarios of other systems, restated ---- */
 
 static void set_all(sc_pool *pool, uint32_t slot, float conv, float matrix)
@@ -759,6 +792,7 @@ static Suite *copy_suite(void)
     tcase_add_test(tcase, copy__refuses_other_fingerprints_and_shards_as_invalid_pairs);
     tcase_add_test(tcase, copy__each_allocation_failing_once);
     tcase_add_test(tcase, copy__reports_a_device_that_fails);
+    tcase_add_loop_test(tcase, copy_async__leaves_the_work_in_the_stream, 0, 2);
     /* conv windows and matrices: GDN, KDA, MIXED */
     tcase_add_loop_test(tcase, scenario_T1_3__states_survive_a_trip_to_the_host, 0, 12);
     tcase_add_loop_test(tcase, scenario_T1_4__the_state_half_of_a_hybrid_record, 0, 12);

@@ -130,6 +130,7 @@ typedef struct sc_k_conv_update_params {
     sc_devptr dest;   /* [row_count] int32 */
     sc_devptr save;   /* [row_count] int32: second destination, <= 0: none; or 0 */
     sc_k_slots window;
+    bool window_settled; /* a promise like state_settled below, for windows and weights */
 } sc_k_conv_update_params;
 
 SC_API sc_status sc_k_conv_update(sc_backend *backend, const sc_k_conv_update_params *params,
@@ -299,6 +300,10 @@ typedef struct sc_k_delta_decode_params {
     sc_devptr dest;     /* [row_count] int32 */
     sc_devptr save;     /* [row_count] int32: second destination, <= 0 none; or 0 */
     sc_k_slots state;
+    /* A promise that lets a device begin to read states while the kernel before this one in the
+     * stream still runs: that kernel writes neither source slots of this part nor index arrays nor
+     * weights. True in any model of more than one layer, whose kernels come in turns. */
+    bool state_settled;
 } sc_k_delta_decode_params;
 
 SC_API sc_status sc_k_delta_decode(sc_backend *backend, const sc_k_delta_decode_params *params,

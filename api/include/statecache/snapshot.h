@@ -18,6 +18,7 @@
 #ifndef STATECACHE_SNAPSHOT_H
 #define STATECACHE_SNAPSHOT_H
 
+#include "statecache/kernels.h"
 #include "statecache/pool.h"
 
 #ifdef __cplusplus
@@ -34,6 +35,14 @@ extern "C" {
  * Cost: reads and writes each byte once; O(n log n) for n rows out of order. */
 SC_API sc_status sc_state_copy(const sc_pool *source, const int32_t *source_slots, sc_pool *dest,
     const int32_t *dest_slots, uint32_t count);
+
+/** The same, without waiting: on return the work is in `stream` of the device that takes part
+ * (NULL: its default stream; between host pools the bytes have arrived). The id arrays have been
+ * read. Slots must stay as they are, and host memory valid, until the stream has passed the call.
+ * It can be captured in a graph: within one device, one launch for all parts and rows. Errors and
+ * cost: as sc_state_copy. */
+SC_API sc_status sc_state_copy_async(const sc_pool *source, const int32_t *source_slots,
+    sc_pool *dest, const int32_t *dest_slots, uint32_t count, sc_stream *stream);
 
 /** Names one part to gather or scatter: as in sc_pool_layer_view. */
 typedef struct sc_part_ref {

@@ -33,16 +33,42 @@ struct sc_backend_span {
     uint64_t bytes;
 };
 
+/* One part of many slots at both ends: slot s is at base + s * stride, 64-bit. */
+struct sc_backend_part {
+    sc_devptr dst;
+    sc_devptr src;
+    uint64_t dst_stride; /* bytes */
+    uint64_t src_stride;
+    uint64_t bytes;      /* of one slot */
+};
+
+/* Every part of row r goes from src slot r to dst slot r. A row with a negative slot at either end
+ * is skipped. The index arrays lie on the host or, so that a captured graph can be replayed with
+ * other slots, in memory of the backend. */
+struct sc_backend_rows {
+    const struct sc_backend_part *parts; /* host */
+    uint32_t part_count;
+    uint32_t row_count;
+    const int32_t *dst_slots; /* [row_count] */
+    const int32_t *src_slots;
+    bool slots_on_device;     /* dst_slots and src_slots are addresses of the backend */
+};
+
 enum sc_copy_kind { SC_COPY_D2D = 0, SC_COPY_H2D = 1, SC_COPY_D2H = 2 };
 
 struct sc_backend_ops {
     sc_status (*alloc)(sc_backend *b, uint64_t bytes, struct sc_backend_memory *memory_out);
     void (*free)(sc_backend *b, struct sc_backend_memory *memory);
+    /* Memory of the host that copies to and from the device are fast with. */
+    sc_status (*alloc_host)(sc_backend *b, uint64_t bytes, struct sc_backend_memory *memory_out);
+    void (*free_host)(sc_backend *b, struct sc_backend_memory *memory);
     sc_status (*stream_create)(sc_backend *b, sc_stream **stream_out);
     void (*stream_destroy)(sc_backend *b, sc_stream *stream);
     sc_status (*stream_sync)(sc_backend *b, sc_stream *stream);
+    sc_status (*stream_wait)(sc_backend *b, sc_stream *stream, struct sc_event *event);
     sc_status (*copy)(sc_backend *b, enum sc_copy_kind kind, const struct sc_backend_span *spans,
         uint32_t count, sc_stream *stream);
+    sc_status (*copy_rows)(sc_backend *b, const struct sc_backend_rows *rows, sc_stream *stream);
     sc_status (*fill)(sc_backend *b, sc_devptr dst, uint8_t value, uint64_t bytes,
         sc_stream *stream);
     sc_status (*event_create)(sc_backend *b, struct sc_event **event_out);
@@ -67,9 +93,17 @@ sc_status sc_backend_alloc(sc_backend *backend, uint64_t bytes,
 /* Clears `*memory`, so that freeing twice does nothing. */
 void sc_backend_free(sc_backend *backend, struct sc_backend_memory *memory);
 
+/* The same in host memory: page-locked where that makes copies faster, zeroed. */
+sc_status sc_backend_alloc_host(sc_backend *backend, uint64_t bytes,
+    struct sc_backend_memory *memory_out);
+void sc_backend_free_host(sc_backend *backend, struct sc_backend_memory *memory);
+
 sc_status sc_backend_stream_create(sc_backend *backend, sc_stream **stream_out);
 void sc_backend_stream_destroy(sc_backend *backend, sc_stream *stream);
 sc_status sc_backend_stream_sync(sc_backend *backend, sc_stream *stream);
+
+/* What is put in `stream` from now on begins after the event's last record is complete. */
+sc_status sc_backend_stream_wait(sc_backend *backend, sc_stream *stream, struct sc_event *event);
 
 /* Copies every span; returns once the work is in the stream. Spans of one call must not overlap.
  * H2D and D2H: the host end is an address that stays valid until the stream has passed the call. */
@@ -78,6 +112,12 @@ sc_status sc_backend_copy_async(sc_backend *backend, enum sc_copy_kind kind,
 /* One span, complete on return. */
 sc_status sc_backend_copy(sc_backend *backend, enum sc_copy_kind kind, sc_devptr dst,
     sc_devptr src, uint64_t bytes);
+/* Within the backend's memory, all parts of all rows: one launch on a device (up to 224 parts and
+ * 2,048 rows on the host's index arrays, else one for each such piece). Destinations must be
+ * distinct, and no other row's source. Parts and index arrays of the host are read before the call
+ * returns. */
+sc_status sc_backend_copy_rows(sc_backend *backend, const struct sc_backend_rows *rows,
+    sc_stream *stream);
 sc_status sc_backend_fill(sc_backend *backend, sc_devptr dst, uint8_t value, uint64_t bytes,
     sc_stream *stream);
 
@@ -90,6 +130,10 @@ sc_status sc_backend_event_wait(sc_backend *backend, struct sc_event *event);
 
 /* backend_host.c */
 extern const struct sc_backend_ops sc_backend_host_ops;
+/* cuda/backend_cuda.c, in builds with CUDA. SC_ERR_UNSUPPORTED with a reason when no device can be
+ * used. */
+extern const struct sc_backend_ops sc_backend_cuda_ops;
+sc_status sc_backend_cuda_open(sc_backend **backend_out);
 
 /* Address of host memory; only for backends with `host_memory`. */
 static inline void *sc_host_ptr(sc_devptr ptr)
