@@ -5,6 +5,9 @@
 #define BENCH_MAIN_H
 
 int replay_main(int argc, char **argv);
+#ifdef SC_HAVE_CUDA
+int gpu_main(int argc, char **argv);
+#endif
 int hit_main(int argc, char **argv);
 
 #endif

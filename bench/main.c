@@ -14,6 +14,10 @@ static const struct command {
         "serve a workload with a small hybrid model, with and without the cache", replay_main},
     {"hit", "statecache-bench hit",
         "replay a trace through index and policies: what is resumed at a budget", hit_main},
+#ifdef SC_HAVE_CUDA
+    {"gpu", "statecache-bench gpu",
+        "measure the CUDA kernels beside the device's limits", gpu_main},
+#endif
 };
 enum { COMMAND_COUNT = sizeof commands / sizeof *commands };
 

@@ -1,0 +1,560 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* `statecache-bench gpu`: the library's kernels on one device beside what that device can do.
+ *
+ * Shapes are those of Qwen3-Next (GDN: 16 q/k and 32 v heads of 128) and of Kimi-Linear (KDA: 32
+ * heads of 128), 36 layers. "Limit" is the rate of one device copy of 2 GiB, bytes read and written
+ * counted. Calls are captured in a CUDA graph over randomly permuted slots of a pool much larger
+ * than L2, so that each reads cold states; medians of 9 replays. */
+#include "gpu_probe.cuh"
+
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+using namespace probe;
+
+namespace {
+
+constexpr uint32_t H_GDN = 16, HV = 32, D = 128, LAYERS = 36, CONV = 8192, WIDTH = 4;
+
+struct bench {
+    sc_backend *backend;
+    cudaStream_t stream;
+    double limit; /* bytes a us */
+    double pinned_h2d, pinned_d2h;
+    const char *only;
+    bool bars;
+    int missed;
+};
+
+sc_stream *as_stream(cudaStream_t stream)
+{
+    return (sc_stream *)(void *)stream;
+}
+
+bool wanted(const bench &b, const char *section)
+{
+    return b.only == nullptr || strstr(b.only, section) != nullptr;
+}
+
+/* Prints a figure and, with a bar, whether it holds. */
+void line(bench &b, const char *what, double us, double bytes, double bar_percent)
+{
+    double percent = 100.0 * bytes / b.limit / us;
+    printf("  %-44s %10.2f us %7.1f %% of limit", what, us, percent);
+    if (b.bars && bar_percent > 0.0) {
+        bool holds = percent >= bar_percent;
+        printf("  bar %.0f %s", bar_percent, holds ? "holds" : "MISSED");
+        b.missed += !holds;
+    }
+    printf("\n");
+}
+
+void line_ratio(bench &b, const char *what, double us, double bytes, double bar_ratio)
+{
+    double ratio = us / (bytes / b.limit);
+    printf("  %-44s %10.2f us %7.3f x limit", what, us, ratio);
+    if (b.bars && bar_ratio > 0.0) {
+        bool holds = ratio <= bar_ratio;
+        printf("  bar %.2f %s", bar_ratio, holds ? "holds" : "MISSED");
+        b.missed += !holds;
+    }
+    printf("\n");
+}
+
+/* ------------------------------------------------------------------------------------- limits */
+
+/* Not in a graph: there a large device copy runs at half its rate. */
+double copy_us(const bench &b, void *dst, const void *src, uint64_t bytes, cudaMemcpyKind kind)
+{
+    return eager_us(b.stream, 4, [&](uint32_t) {
+        CUDA_MUST(cudaMemcpyAsync(dst, src, bytes, kind, b.stream));
+    });
+}
+
+void limits(bench &b)
+{
+    const uint64_t bytes = 2ull << 30, host_bytes = 256ull << 20;
+    uint8_t *from = (uint8_t *)noisy<float>(bytes / 4), *to = buffer<uint8_t>(bytes);
+    void *host = nullptr;
+    CUDA_MUST(cudaHostAlloc(&host, host_bytes, cudaHostAllocDefault));
+    memset(host, 1, host_bytes);
+    b.limit = 2.0 * bytes / copy_us(b, to, from, bytes, cudaMemcpyDeviceToDevice);
+    double read = graph_us(b.stream, 4, [&](uint32_t) {
+        read_all<<<132 * 16, 512, 0, b.stream>>>((const uint4 *)from, bytes / 16, (uint32_t *)to);
+    });
+    b.pinned_h2d = host_bytes / copy_us(b, to, host, host_bytes, cudaMemcpyHostToDevice);
+    b.pinned_d2h = host_bytes / copy_us(b, host, to, host_bytes, cudaMemcpyDeviceToHost);
+    printf("limits\n  device copy, 2 GiB, read + write  %8.0f GB/s   <- the limit\n",
+        b.limit / 1e3);
+    printf("  read only, 2 GiB                  %8.0f GB/s\n", bytes / read / 1e3);
+    printf("  pinned host to device, 256 MB     %8.2f GB/s\n", b.pinned_h2d / 1e3);
+    printf("  device to pinned host, 256 MB     %8.2f GB/s\n", b.pinned_d2h / 1e3);
+    CUDA_MUST(cudaFreeHost(host));
+    CUDA_MUST(cudaFree(from));
+    CUDA_MUST(cudaFree(to));
+}
+
+/* ------------------------------------------------------------------------------------- decode */
+
+double rewrite_us(const bench &b, void *pool, uint64_t slot_bytes, const int32_t *slots,
+    uint32_t batch, uint32_t calls)
+{
+    double best = 1e30;
+    uint64_t vectors = slot_bytes / 16;
+    best = std::min(best, graph_us(b.stream, calls, [&](uint32_t i) {
+        rewrite<128, 1><<<dim3(vectors / 128, batch), 128, 0, b.stream>>>((uint4 *)pool, vectors,
+            slots + (uint64_t)i * batch);
+    }));
+    best = std::min(best, graph_us(b.stream, calls, [&](uint32_t i) {
+        rewrite<256, 1><<<dim3(vectors / 256, batch), 256, 0, b.stream>>>((uint4 *)pool, vectors,
+            slots + (uint64_t)i * batch);
+    }));
+    return std::min(best, graph_us(b.stream, calls, [&](uint32_t i) {
+        rewrite<256, 4><<<dim3(vectors / 1024, batch), 256, 0, b.stream>>>((uint4 *)pool, vectors,
+            slots + (uint64_t)i * batch);
+    }));
+}
+
+sc_k_delta_shape shape_of(sc_k_kind kind)
+{
+    sc_k_delta_shape s = {};
+    s.kind = kind;
+    s.heads = kind == SC_K_KIND_GDN ? H_GDN : HV;
+    s.v_heads = HV;
+    s.k_dim = s.v_dim = D;
+    s.qk_l2norm = true;
+    return s;
+}
+
+struct decode_inputs {
+    sc_k_delta_decode_params p;
+    double bytes; /* of a row without its state */
+};
+
+decode_inputs decode_setup(sc_k_kind kind, sc_dtype state, uint32_t batch)
+{
+    decode_inputs in = {};
+    sc_k_delta_decode_params &p = in.p;
+    p.shape = shape_of(kind);
+    p.dtype = SC_DTYPE_BF16;
+    uint64_t qkv = 2 * p.shape.heads * D + HV * D, g = kind == SC_K_KIND_GDN ? HV : HV * D;
+    p.qkv = dev(noisy<__nv_bfloat16>(batch * qkv));
+    p.o = dev(buffer<__nv_bfloat16>((uint64_t)batch * HV * D));
+    p.a = dev(noisy<__nv_bfloat16>(batch * g));
+    p.b = dev(noisy<__nv_bfloat16>(batch * HV));
+    p.weights.gate = kind == SC_K_KIND_GDN ? SC_K_GATE_GDN : SC_K_GATE_KDA_SOFTPLUS;
+    p.weights.a_log = dev(noisy<float>(HV, 0.5f));
+    p.weights.dt_bias = dev(noisy<float>(g, 0.5f, -2.0f));
+    p.weights.dt_bias_dtype = SC_DTYPE_F32;
+    p.row_count = batch;
+    p.state.dtype = state;
+    p.state_settled = true;
+    in.bytes = 2.0 * (qkv + g + HV + HV * D);
+    return in;
+}
+
+void decode_free(const decode_inputs &in)
+{
+    const sc_devptr all[] = {in.p.qkv, in.p.o, in.p.a, in.p.b, in.p.weights.a_log,
+        in.p.weights.dt_bias};
+    for (sc_devptr ptr : all) CUDA_MUST(cudaFree((void *)ptr));
+}
+
+void decode_one(bench &b, sc_k_kind kind, sc_dtype state, uint32_t batch, void *pool,
+    uint32_t pool_slots, double bar)
+{
+    uint64_t slot_bytes = (uint64_t)HV * D * D * (state == SC_DTYPE_F32 ? 4 : 2);
+    uint32_t calls = std::max(1u, std::min(64u, pool_slots / batch));
+    std::vector<int32_t> order(pool_slots);
+    shuffle(order.data(), pool_slots, batch);
+    int32_t *slots = upload(order.data(), (uint64_t)calls * batch);
+    decode_inputs in = decode_setup(kind, state, batch);
+    in.p.state.base = dev(pool);
+    in.p.state.slot_stride = (int64_t)slot_bytes;
+    double us = graph_us(b.stream, calls, [&](uint32_t i) {
+        sc_k_delta_decode_params p = in.p;
+        p.source = p.dest = dev(slots + (uint64_t)i * batch);
+        SC_MUST(sc_k_delta_decode(b.backend, &p, as_stream(b.stream)));
+    });
+    double plain = rewrite_us(b, pool, slot_bytes, slots, batch, calls);
+    double bytes = batch * (2.0 * slot_bytes + in.bytes);
+    char name[64];
+    snprintf(name, sizeof name, "%s %s B=%u (plain rewrite %.2f us, %.2fx)",
+        kind == SC_K_KIND_GDN ? "GDN" : "KDA", state == SC_DTYPE_F32 ? "fp32" : "bf16", batch,
+        plain, us / plain);
+    if (batch >= 64) {
+        line(b, name, us, bytes, bar);
+    } else {
+        line(b, name, us, bytes, 0.0);
+        if (b.bars && us > 1.08 * plain) {
+            printf("      bar 1.08 x plain MISSED\n");
+            b.missed++;
+        }
+    }
+    decode_free(in);
+    CUDA_MUST(cudaFree(slots));
+}
+
+void decode(bench &b)
+{
+    static const struct {
+        sc_k_kind kind;
+        sc_dtype state;
+        double bars[3];
+    } kinds[] = {{SC_K_KIND_GDN, SC_DTYPE_F32, {95, 94, 92}},
+        {SC_K_KIND_KDA, SC_DTYPE_F32, {94, 93, 91}}, {SC_K_KIND_GDN, SC_DTYPE_BF16, {92, 90, 87}},
+        {SC_K_KIND_KDA, SC_DTYPE_BF16, {90, 88, 85}}};
+    const uint64_t bytes = 4ull << 30;
+    void *pool = noisy<float>(bytes / 4, 0.1f);
+    printf("packed decode on random slots, graph\n");
+    for (const auto &x : kinds) {
+        uint64_t slot = (uint64_t)HV * D * D * (x.state == SC_DTYPE_F32 ? 4 : 2);
+        if (x.state == SC_DTYPE_F32)
+            noise<float><<<4096, 256>>>((float *)pool, bytes / 4, 0.1f, 0.0f, 7);
+        else
+            noise<__nv_bfloat16><<<4096, 256>>>((__nv_bfloat16 *)pool, bytes / 2, 0.1f, 0.0f, 7);
+        uint32_t slots = (uint32_t)(bytes / slot) - 1;
+        const uint32_t batches[] = {256, 128, 64, 16, 4, 1};
+        for (int i = 0; i < 6; i++)
+            decode_one(b, x.kind, x.state, batches[i], pool, slots, i < 3 ? x.bars[i] : 0.0);
+    }
+    CUDA_MUST(cudaFree(pool));
+}
+
+/* --------------------------------------------------------------------------------------- conv */
+
+void conv(bench &b)
+{
+    printf("causal conv, %u channels, width 4, bf16\n", CONV);
+    auto *weight = noisy<__nv_bfloat16>(CONV * WIDTH);
+    const uint64_t tokens = 65536;
+    auto *x = noisy<__nv_bfloat16>(tokens * CONV), *y = buffer<__nv_bfloat16>(tokens * CONV);
+    auto *window = noisy<__nv_bfloat16>(4096ull * 3 * CONV);
+    const int32_t zero = 0, one = 1;
+    int32_t *source = upload(&zero, 1), *dest = upload(&one, 1);
+    for (uint32_t t : {1024u, 4096u, 16384u, 65536u}) {
+        int32_t start[2] = {0, (int32_t)t}, *row_start = upload(start, 2);
+        sc_k_conv_prefill_params p = {};
+        p.dtype = p.weight_dtype = p.window.dtype = SC_DTYPE_BF16;
+        p.weight = dev(weight), p.act = SC_K_ACT_SILU, p.channels = CONV, p.width = WIDTH;
+        p.token_count = t, p.row_count = 1, p.row_start = dev(row_start);
+        p.source = dev(source), p.dest = dev(dest);
+        p.window.base = dev(window), p.window.slot_stride = 3 * CONV * 2;
+        double us = graph_us(b.stream, 8, [&](uint32_t i) {
+            sc_k_conv_prefill_params q = p;
+            uint64_t at = (uint64_t)(i % (tokens / t)) * t * CONV;
+            q.x = dev(x + at), q.y = dev(y + at);
+            SC_MUST(sc_k_conv_prefill(b.backend, &q, as_stream(b.stream)));
+        });
+        char name[64];
+        snprintf(name, sizeof name, "prefill, %u tokens", t);
+        line(b, name, us, 4.0 * t * CONV, t == 16384 ? 85 : 0);
+        CUDA_MUST(cudaFree(row_start));
+    }
+    std::vector<int32_t> order(4095);
+    shuffle(order.data(), 4095, 3);
+    int32_t *slots = upload(order.data(), 4095);
+    for (uint32_t batch : {256u, 64u, 16u, 1u}) {
+        sc_k_conv_update_params p = {};
+        p.dtype = p.weight_dtype = p.window.dtype = SC_DTYPE_BF16;
+        p.weight = dev(weight), p.act = SC_K_ACT_SILU, p.channels = CONV, p.width = WIDTH;
+        p.row_count = batch, p.window.base = dev(window), p.window.slot_stride = 3 * CONV * 2;
+        p.window_settled = true;
+        uint32_t calls = std::min(48u, 4095 / batch);
+        double us = graph_us(b.stream, calls, [&](uint32_t i) {
+            sc_k_conv_update_params q = p;
+            q.x = dev(x + (uint64_t)i * batch * CONV), q.y = dev(y + (uint64_t)i * batch * CONV);
+            q.source = q.dest = dev(slots + i * batch);
+            SC_MUST(sc_k_conv_update(b.backend, &q, as_stream(b.stream)));
+        });
+        char name[64];
+        snprintf(name, sizeof name, "update, B=%u", batch);
+        line(b, name, us, 2.0 * batch * CONV * (2 + 2 * 3), batch == 256 ? 80 : 0);
+    }
+    for (void *ptr : {(void *)weight, (void *)x, (void *)y, (void *)window, (void *)source,
+             (void *)dest, (void *)slots})
+        CUDA_MUST(cudaFree(ptr));
+}
+
+/* ---------------------------------------------------------------------------------- snapshots */
+
+sc_pool *state_pool(const bench &b, sc_dtype state, sc_layout layout, uint32_t slots)
+{
+    sc_schema *schema = nullptr;
+    sc_pool *pool = nullptr;
+    SC_MUST(sc_schema_preset("qwen3-next-80b-a3b", state, &schema));
+    sc_pool_options options = SC_POOL_OPTIONS_INIT;
+    options.schema = schema, options.layout = layout, options.slot_count = slots;
+    options.backend = b.backend;
+    SC_MUST(sc_pool_create(&options, &pool));
+    sc_schema_release(schema);
+    return pool;
+}
+
+const char *layout_name(sc_layout layout)
+{
+    return layout == SC_LAYOUT_PAGE_MAJOR ? "page-major" : "contiguous";
+}
+
+void snapshot_case(bench &b, sc_dtype state, sc_layout layout)
+{
+    const uint32_t slots = 160, counts[] = {1, 8, 64};
+    const double bars[] = {1.15, 1.05, 1.03}, contiguous_bf16[] = {1.20, 1.07, 1.05};
+    bool own = state == SC_DTYPE_BF16 && layout == SC_LAYOUT_CONTIGUOUS;
+    sc_pool *pool = state_pool(b, state, layout, slots);
+    std::vector<sc_slot> taken(slots);
+    std::vector<int32_t> order(slots);
+    sc_pool_info info;
+    SC_MUST(sc_pool_alloc(pool, slots, SC_OWNER_WORKING, taken.data()));
+    SC_MUST(sc_pool_info_get(pool, &info));
+    shuffle(order.data(), slots, 5);
+    for (int c = 0; c < 3; c++) {
+        uint32_t n = counts[c], calls = n == 64 ? 4 : 16;
+        double us = graph_us(b.stream, calls, [&](uint32_t i) {
+            const int32_t *from = order.data() + i * n % (slots / 2 - n + 1);
+            SC_MUST(sc_state_copy_async(pool, from, pool, order.data() + slots / 2 + (from
+                - order.data()), n, as_stream(b.stream)));
+        });
+        char name[64];
+        snprintf(name, sizeof name, "%s %s, %u slots of %u layers",
+            state == SC_DTYPE_F32 ? "fp32" : "bf16", layout_name(layout), n, LAYERS);
+        line_ratio(b, name, us, 2.0 * n * info.state_bytes, own ? contiguous_bf16[c] : bars[c]);
+    }
+    SC_MUST(sc_pool_free(pool, taken.data(), slots));
+    SC_MUST(sc_pool_destroy(pool));
+}
+
+/* One state to and from pinned host memory of a page-major host pool. */
+void envelope_case(bench &b, sc_dtype state, sc_layout layout)
+{
+    const uint32_t slots = 4;
+    sc_pool *pool = state_pool(b, state, layout, slots), *host = nullptr;
+    const sc_schema *schema = nullptr;
+    sc_slot taken[slots], kept[slots];
+    int32_t ids[slots] = {1, 2, 3, 4};
+    sc_pool_info info;
+    void *memory = nullptr;
+    SC_MUST(sc_pool_alloc(pool, slots, SC_OWNER_WORKING, taken));
+    SC_MUST(sc_pool_schema(pool, &schema));
+    sc_pool_options options = SC_POOL_OPTIONS_INIT;
+    sc_foreign_memory foreign = {};
+    options.schema = schema, options.slot_count = slots;
+    SC_MUST(sc_pool_memory_bytes(&options, &foreign.bytes));
+    CUDA_MUST(cudaHostAlloc(&memory, foreign.bytes, cudaHostAllocDefault));
+    foreign.base = dev(memory);
+    options.foreign = &foreign;
+    SC_MUST(sc_pool_create(&options, &host));
+    SC_MUST(sc_pool_alloc(host, slots, SC_OWNER_WORKING, kept));
+    SC_MUST(sc_pool_info_get(pool, &info));
+    for (int back = 0; back < 2; back++) {
+        std::vector<double> us;
+        cudaEvent_t from, to;
+        CUDA_MUST(cudaEventCreate(&from));
+        CUDA_MUST(cudaEventCreate(&to));
+        for (int i = -2; i < 9; i++) {
+            float ms = 0.0f;
+            CUDA_MUST(cudaEventRecord(from, b.stream));
+            if (back)
+                SC_MUST(sc_state_copy_async(host, ids, pool, ids, slots, as_stream(b.stream)));
+            else
+                SC_MUST(sc_state_copy_async(pool, ids, host, ids, slots, as_stream(b.stream)));
+            CUDA_MUST(cudaEventRecord(to, b.stream));
+            CUDA_MUST(cudaEventSynchronize(to));
+            CUDA_MUST(cudaEventElapsedTime(&ms, from, to));
+            if (i >= 0) us.push_back(ms * 1e3);
+        }
+        std::sort(us.begin(), us.end());
+        double rate = (double)slots * info.state_bytes / us[4];
+        double percent = 100.0 * rate / (back ? b.pinned_h2d : b.pinned_d2h);
+        printf("  %s %s, %u envelopes %-12s %8.2f GB/s %6.1f %% of pinned",
+            state == SC_DTYPE_F32 ? "fp32" : "bf16", layout_name(layout), slots,
+            back ? "from host" : "to host", rate / 1e3, percent);
+        if (b.bars) {
+            printf("  bar 98 %s", percent >= 98 ? "holds" : "MISSED");
+            b.missed += percent < 98;
+        }
+        printf("\n");
+    }
+    SC_MUST(sc_pool_free(host, kept, slots));
+    SC_MUST(sc_pool_free(pool, taken, slots));
+    SC_MUST(sc_pool_destroy(host));
+    SC_MUST(sc_pool_destroy(pool));
+    CUDA_MUST(cudaFreeHost(memory));
+}
+
+void snapshots(bench &b)
+{
+    printf("slot copy, all layers, one launch\n");
+    for (sc_dtype state : {SC_DTYPE_F32, SC_DTYPE_BF16})
+        for (sc_layout layout : {SC_LAYOUT_CONTIGUOUS, SC_LAYOUT_PAGE_MAJOR})
+            snapshot_case(b, state, layout);
+    printf("envelopes, device and pinned host\n");
+    for (sc_dtype state : {SC_DTYPE_F32, SC_DTYPE_BF16})
+        for (sc_layout layout : {SC_LAYOUT_CONTIGUOUS, SC_LAYOUT_PAGE_MAJOR})
+            envelope_case(b, state, layout);
+}
+
+/* --------------------------------------------------------------------------------------- step */
+
+/* One decode step: conv and decode of 36 layers, in a graph, on random slots. */
+double step_us(const bench &b, sc_pool *pool, sc_k_kind kind, sc_dtype state, uint32_t batch,
+    uint32_t slots, double *bytes_out)
+{
+    std::vector<int32_t> order(slots);
+    shuffle(order.data(), slots, batch);
+    int32_t *ids = upload(order.data(), slots);
+    uint32_t steps = std::max(1u, std::min(8u, slots / batch));
+    decode_inputs in = decode_setup(kind, state, batch);
+    auto *x = noisy<__nv_bfloat16>((uint64_t)batch * CONV);
+    auto *weight = noisy<__nv_bfloat16>(CONV * WIDTH);
+    double us = graph_us(b.stream, steps, [&](uint32_t i) {
+        for (uint32_t layer = 0, found = 0; found < LAYERS; layer++) {
+            sc_layer_view window, matrix;
+            if (sc_pool_layer_view(pool, layer, SC_PART_CONV, 0, &window) != SC_OK) continue;
+            SC_MUST(sc_pool_layer_view(pool, layer, SC_PART_RECURRENT, 0, &matrix));
+            found++;
+            sc_k_conv_update_params c = {};
+            c.x = dev(x), c.y = in.p.qkv, c.weight = dev(weight), c.act = SC_K_ACT_SILU;
+            c.dtype = c.weight_dtype = SC_DTYPE_BF16, c.channels = CONV, c.width = WIDTH;
+            c.row_count = batch, c.source = c.dest = dev(ids + (uint64_t)i * batch);
+            c.window.base = window.base, c.window.slot_stride = window.slot_stride;
+            c.window.dtype = window.dtype, c.window_settled = true;
+            SC_MUST(sc_k_conv_update(b.backend, &c, as_stream(b.stream)));
+            sc_k_delta_decode_params p = in.p;
+            p.source = p.dest = c.source;
+            p.state.base = matrix.base, p.state.slot_stride = matrix.slot_stride;
+            SC_MUST(sc_k_delta_decode(b.backend, &p, as_stream(b.stream)));
+        }
+    }, 7);
+    uint64_t slot_bytes = (uint64_t)HV * D * D * (state == SC_DTYPE_F32 ? 4 : 2);
+    *bytes_out = LAYERS * (double)batch * (2.0 * slot_bytes + in.bytes + 2.0 * CONV * (2 + 6));
+    decode_free(in);
+    for (void *ptr : {(void *)ids, (void *)x, (void *)weight}) CUDA_MUST(cudaFree(ptr));
+    return us;
+}
+
+void step(bench &b)
+{
+    printf("decode step, conv + decode of 36 layers, one graph (GDN)\n");
+    const uint32_t batches[] = {256, 64, 16, 1}, slots = 512;
+    const double bars[2][4] = {{1.08, 1.12, 1.28, 2.7}, {1.15, 1.24, 1.4, 4.2}};
+    for (sc_layout layout : {SC_LAYOUT_CONTIGUOUS, SC_LAYOUT_PAGE_MAJOR})
+        for (sc_dtype state : {SC_DTYPE_F32, SC_DTYPE_BF16}) {
+            sc_pool *pool = state_pool(b, state, layout, slots);
+            for (int i = 0; i < 4; i++) {
+                double bytes = 0.0;
+                double us = step_us(b, pool, SC_K_KIND_GDN, state, batches[i], slots, &bytes);
+                char name[64];
+                snprintf(name, sizeof name, "%s %s B=%u", state == SC_DTYPE_F32 ? "fp32" : "bf16",
+                    layout_name(layout), batches[i]);
+                line_ratio(b, name, us, bytes, bars[state != SC_DTYPE_F32][i]);
+            }
+            SC_MUST(sc_pool_destroy(pool));
+        }
+}
+
+/* ------------------------------------------------------------------------------------- prefill */
+
+void prefill_case(bench &b, sc_k_kind kind, uint32_t rows, uint32_t length, uint32_t save_every)
+{
+    sc_k_delta_params p = {};
+    p.shape = shape_of(kind);
+    p.dtype = SC_DTYPE_BF16;
+    uint64_t tokens = (uint64_t)rows * length, qk = p.shape.heads * D, vo = HV * D;
+    uint64_t g = kind == SC_K_KIND_GDN ? HV : HV * D;
+    std::vector<int32_t> start(rows + 1), source(rows, 0), dest(rows), save[3];
+    for (uint32_t r = 0; r <= rows; r++) start[r] = (int32_t)(r * length);
+    for (uint32_t r = 0; r < rows; r++) dest[r] = (int32_t)r + 1;
+    for (uint32_t r = 0; r < rows && save_every > 0; r++)
+        for (uint32_t at = save_every; at <= length; at += save_every) {
+            save[0].push_back((int32_t)r);
+            save[1].push_back((int32_t)at);
+            save[2].push_back((int32_t)(rows + save[2].size() + 1));
+        }
+    p.q = dev(noisy<__nv_bfloat16>(tokens * qk)), p.k = dev(noisy<__nv_bfloat16>(tokens * qk));
+    p.v = dev(noisy<__nv_bfloat16>(tokens * vo)), p.o = dev(buffer<__nv_bfloat16>(tokens * vo));
+    p.g = dev(noisy<float>(tokens * g, 0.01f, -0.05f));
+    p.beta = dev(noisy<float>(tokens * HV, 0.1f, 0.5f));
+    p.token_count = (uint32_t)tokens, p.row_count = rows, p.chunk = 64;
+    p.row_start = dev(upload(start.data(), rows + 1));
+    p.source = dev(upload(source.data(), rows)), p.dest = dev(upload(dest.data(), rows));
+    p.saves.count = (uint32_t)save[0].size();
+    if (p.saves.count > 0) {
+        p.saves.row = dev(upload(save[0].data(), p.saves.count));
+        p.saves.pos = dev(upload(save[1].data(), p.saves.count));
+        p.saves.slot = dev(upload(save[2].data(), p.saves.count));
+    }
+    uint64_t slot = vo * D * 4;
+    p.state.base = dev(buffer<uint8_t>((rows + p.saves.count + 1) * slot));
+    p.state.slot_stride = (int64_t)slot, p.state.dtype = SC_DTYPE_F32;
+    SC_MUST(sc_k_delta_chunk_scratch(b.backend, &p, &p.scratch_bytes));
+    p.scratch = dev(buffer<uint8_t>(p.scratch_bytes));
+    double us = graph_us(b.stream, 1, [&](uint32_t) {
+        SC_MUST(sc_k_delta_chunk(b.backend, &p, as_stream(b.stream)));
+    }, 5);
+    printf("  %s %2u x %5u tokens%s %10.1f us   (%.1f TFLOP/s of the chunk form)\n",
+        kind == SC_K_KIND_GDN ? "GDN" : "KDA", rows, length,
+        save_every > 0 ? ", saves every 1024" : "                  ", us,
+        180224.0 * tokens * HV / us / 1e6);
+    const sc_devptr all[] = {p.q, p.k, p.v, p.o, p.g, p.beta, p.row_start, p.source, p.dest,
+        p.saves.row, p.saves.pos, p.saves.slot, p.state.base, p.scratch};
+    for (sc_devptr ptr : all) CUDA_MUST(cudaFree((void *)ptr));
+}
+
+void prefill(bench &b)
+{
+    printf("chunk prefill, fp32 states, C = 64\n");
+    for (sc_k_kind kind : {SC_K_KIND_GDN, SC_K_KIND_KDA})
+        for (uint32_t save : {0u, 1024u}) {
+            prefill_case(b, kind, 1, 4096, save);
+            prefill_case(b, kind, 1, 16384, save);
+            prefill_case(b, kind, 1, 65536, save);
+            prefill_case(b, kind, 16, 4096, save);
+        }
+}
+
+const char *const help =
+    "usage: statecache-bench gpu [--bars] [--only NAMES]\n\n"
+    "Measures the CUDA kernels on the current device beside its limits, as one table.\n\n"
+    "  --bars         say of each figure whether its bar holds; exit 1 when one is missed\n"
+    "  --only NAMES   of decode, conv, snapshots, step, prefill: those that NAMES mentions\n";
+
+} // namespace
+
+extern "C" int gpu_main(int argc, char **argv)
+{
+    bench b = {};
+    for (int i = 1; i < argc; i++) {
+        if (!strcmp(argv[i], "--bars")) {
+            b.bars = true;
+        } else if (!strcmp(argv[i], "--only") && i + 1 < argc) {
+            b.only = argv[++i];
+        } else if (!strcmp(argv[i], "--help")) {
+            fputs(help, stdout);
+            return 0;
+        } else {
+            fprintf(stderr, "statecache-bench gpu: what is '%s'?\n%s", argv[i], help);
+            return 2;
+        }
+    }
+    sc_status status = sc_backend_open("cuda", &b.backend);
+    if (status != SC_OK) {
+        fprintf(stderr, "statecache-bench gpu: %s\n", sc_last_error()->text);
+        return status == SC_ERR_UNSUPPORTED ? 77 : 1;
+    }
+    cudaDeviceProp prop;
+    CUDA_MUST(cudaGetDeviceProperties(&prop, 0));
+    CUDA_MUST(cudaStreamCreateWithFlags(&b.stream, cudaStreamNonBlocking));
+    printf("%s, %d multiprocessors, L2 %d MB\n", prop.name, prop.multiProcessorCount,
+        prop.l2CacheSize >> 20);
+    limits(b);
+    if (wanted(b, "decode")) decode(b);
+    if (wanted(b, "conv")) conv(b);
+    if (wanted(b, "snapshots")) snapshots(b);
+    if (wanted(b, "step")) step(b);
+    if (wanted(b, "prefill")) prefill(b);
+    CUDA_MUST(cudaDeviceSynchronize());
+    if (b.bars) printf("%d bars missed\n", b.missed);
+    return b.missed > 0;
+}
