@@ -145,11 +145,11 @@ static bool append_known(struct h_sched *s, const struct h_step *step)
         if (row->len <= lease->token_count) continue;
         if (h_one_in(&s->rng, 40)) return false; /* forgotten */
         sc_status status = H_CALL(s, APPEND, sc_lease_append(w->cache, lease->handle,
-                                                 &lease->tokens[lease->token_count],
+                                                 &lease->text.tokens[lease->token_count],
                                                  row->len - lease->token_count));
         H_CHECK(w, status == SC_OK, "%s: %s", sc_status_name(status), sc_last_error()->text);
         lease->token_count = row->len;
-        h_prompt_keep(s, lease->tokens, lease->token_count);
+        h_prompt_keep(s, &lease->text, lease->token_count);
     }
     return true;
 }

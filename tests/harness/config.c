@@ -48,6 +48,7 @@ static void sizes_draw(struct sc_prng *rng, struct h_config *cfg)
     cfg->scheds = PICK(rng, 1, 2, 3, 5);
     cfg->leases = PICK(rng, 2, 4, 8);
     cfg->late = 1;
+    cfg->marks = PICK(rng, 0, 1, 3);
     cfg->depth = PICK(rng, 1, 1, 2, 3, 4);
     cfg->draft_max = h_one_in(rng, 2) ? 0 : PICK(rng, 1, 2, 5, H_DRAFTS_MAX);
 }
@@ -87,7 +88,8 @@ bool h_config_good(const struct h_config *cfg)
         cfg->alphabet >= 1 && cfg->prompt_len_max >= 1 && cfg->lease_max >= 1 &&
         cfg->prompt_len_max <= cfg->lease_token_max && cfg->scheds >= 1 &&
         cfg->scheds <= H_SCHEDS_MAX && cfg->depth >= 1 && cfg->depth <= H_STEPS_MAX &&
-        cfg->draft_max <= H_DRAFTS_MAX && cfg->leases >= 1 && cfg->leases <= H_LEASES_MAX;
+        cfg->draft_max <= H_DRAFTS_MAX && cfg->marks < 200 && cfg->leases >= 1 &&
+        cfg->leases <= H_LEASES_MAX;
 }
 
 struct h_op h_op_draw(const struct h_swarm *swarm, struct sc_prng *rng, uint32_t sched)

@@ -70,8 +70,12 @@ void h_issue(struct h_sched *s, uint32_t index)
 /* Tokens that nobody has appended yet: sampled, or accepted drafts. */
 static void sample(struct h_sched *s, struct h_lease *lease, uint32_t len)
 {
-    if (lease->known < lease->token_count) lease->known = lease->token_count;
-    while (lease->known < len) lease->tokens[lease->known++] = h_token_draw(s);
+    struct h_text *text = &lease->text;
+    if (text->count < lease->token_count) text->count = lease->token_count;
+    for (; text->count < len; text->count++) {
+        text->tokens[text->count] = h_token_draw(s);
+        text->mark[text->count] = 0;
+    }
 }
 
 static void write_saves(struct h_sched *s, const struct h_step *step, uint32_t index,
@@ -86,10 +90,10 @@ static void write_saves(struct h_sched *s, const struct h_step *step, uint32_t i
         if (save->position <= base->len || save->position > row->len) continue; /* not reached */
         if (row->decode) {
             if (save->position < at.len) at = *base;
-            h_run_decode(s->world, &at, lease->tokens, save->position);
+            h_run_decode(s->world, &at, &lease->text, save->position);
         } else {
             at = *base;
-            h_run_prefill(s->world, &at, lease->tokens, save->position);
+            h_run_prefill(s->world, &at, &lease->text, save->position);
         }
         h_slot_write(s->world, save->slot, at.state);
     }
@@ -158,9 +162,9 @@ static void compute_row(struct h_sched *s, struct h_step *step, uint32_t index)
     row->next = *base;
     write_saves(s, step, index, base);
     if (row->decode) {
-        h_run_decode(w, &row->next, lease->tokens, row->len);
+        h_run_decode(w, &row->next, &lease->text, row->len);
     } else {
-        h_run_prefill(w, &row->next, lease->tokens, row->len);
+        h_run_prefill(w, &row->next, &lease->text, row->len);
     }
     bool canary = w->canary_from && w->op_count >= w->canary_from;
     h_slot_write(w, row->dest, row->next.state ^ (canary ? 64 : 0));

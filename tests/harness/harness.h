@@ -43,6 +43,7 @@ enum {
     H_SAVES_MAX = 16,
     H_STEPS_MAX = 4,    /* in flight, of all schedulers */
     H_DRAFTS_MAX = 8,   /* of one row */
+    H_MARKS_MAX = H_TOKENS_MAX,
     H_KV_IDS_MAX = 1 << 12,
     H_PROMPTS_MAX = 48,
     H_BATCH_MAX = 4,    /* items of one look-up or acquire */
@@ -65,7 +66,7 @@ enum {
         B(SC_OK) | B(SC_ERR_INVALID) | B(SC_ERR_STALE) | B(SC_ERR_BUSY))                           \
     X(LOOKUP, "sc_cache_lookup", B(SC_OK) | B(SC_ERR_INVALID))                                     \
     X(LOOKUP_EACH, "  each",                                                                       \
-        B(SC_OK) | B(SC_ERR_INVALID) | B(SC_ERR_STALE))                                             \
+        B(SC_OK) | B(SC_ERR_INVALID) | B(SC_ERR_STALE))                                            \
     X(ACQUIRE, "sc_cache_acquire", B(SC_OK) | B(SC_ERR_INVALID))                                   \
     X(ACQUIRE_EACH, "  each",                                                                      \
         B(SC_OK) | B(SC_ERR_INVALID) | B(SC_ERR_STALE) | B(SC_ERR_UNSUPPORTED) |                   \
@@ -80,6 +81,9 @@ enum {
     X(ADOPT, "sc_lease_adopt",                                                                     \
         B(SC_OK) | B(SC_ERR_INVALID) | B(SC_ERR_STALE) | B(SC_ERR_STATE))                          \
     X(APPEND, "sc_lease_append",                                                                   \
+        B(SC_OK) | B(SC_ERR_INVALID) | B(SC_ERR_STALE) | B(SC_ERR_STATE) | B(SC_ERR_LIMIT) |       \
+            B(SC_ERR_NO_MEMORY))                                                                   \
+    X(APPEND_MARKED, "sc_lease_append_marked",                                                     \
         B(SC_OK) | B(SC_ERR_INVALID) | B(SC_ERR_STALE) | B(SC_ERR_STATE) | B(SC_ERR_LIMIT) |       \
             B(SC_ERR_NO_MEMORY))                                                                   \
     X(PLAN, "sc_step_plan",                                                                        \
@@ -158,7 +162,7 @@ void h_print_totals(FILE *out, const struct h_totals *totals);
     X(page) X(chunk0) X(chunk1) X(slots) X(extras) X(kv_ids) X(layout) X(without_kv)               \
     X(lease_max) X(lease_token_max) X(row_max) X(save_max) X(decode_interval) X(path_max)          \
     X(token_max) X(save_flags) X(keep_cuts) X(alphabet) X(wild_tokens) X(prompt_len_max)           \
-    X(scheds) X(leases) X(late) X(depth) X(draft_max)
+    X(scheds) X(leases) X(late) X(depth) X(draft_max) X(marks)
 struct h_config {
 #define H_KNOB_MEMBER(name) uint32_t name;
     H_KNOB_LIST(H_KNOB_MEMBER)
@@ -220,8 +224,10 @@ struct h_run {
     uint64_t page[H_TOKENS_MAX];
 };
 
-struct h_prompt {
+/* Tokens and marks; `mark` is 0 where there is none, else stands for an id. */
+struct h_text {
     int32_t tokens[H_TOKENS_MAX];
+    uint8_t mark[H_TOKENS_MAX];
     uint32_t count;
 };
 
@@ -231,9 +237,8 @@ struct h_lease {
     sc_lease handle;
     uint32_t ns, depth;
     uint64_t root;               /* stamp of the namespace */
-    int32_t tokens[H_TOKENS_MAX];
+    struct h_text text;          /* count: what was sampled or accepted, too */
     uint32_t token_count;        /* that the cache knows */
-    uint32_t known;              /* that the device has sampled or accepted, if that is more */
     uint32_t prompt_len, resume_len;
     uint32_t flights;            /* steps that name it */
     uint32_t issued_len, issued_max; /* where the next row starts: at least, at most */
@@ -292,7 +297,8 @@ struct h_sched {
     sc_lease graves[H_GRAVES_MAX];
     uint32_t grave_count;
     uint32_t step_of_compute;    /* chosen under the lock */
-    struct h_prompt keys[H_BATCH_MAX];
+    struct h_text keys[H_BATCH_MAX];
+    sc_mark marks[H_BATCH_MAX][H_MARKS_MAX];
     sc_key key[H_BATCH_MAX];
     uint32_t key_count;
     struct h_totals *totals;
@@ -325,7 +331,7 @@ struct h_world {
     struct h_ns ns[H_NS_MAX];
     sc_namespace ns_graves[H_GRAVES_MAX];
     uint32_t ns_grave_count;
-    struct h_prompt prompts[H_PROMPTS_MAX];
+    struct h_text prompts[H_PROMPTS_MAX];
     uint32_t prompt_count;
     struct h_step steps[H_STEPS_MAX];
     sc_step next_step, newest_step; /* newest: planned and not taken back */
@@ -427,10 +433,14 @@ void h_check_counts(struct h_sched *s);
 
 /* stamp.c */
 uint64_t h_root(uint64_t adapter_id, uint64_t adapter_generation);
-void h_run_prefill(const struct h_world *w, struct h_run *run, const int32_t *tokens, uint32_t to);
-void h_run_decode(const struct h_world *w, struct h_run *run, const int32_t *tokens, uint32_t to);
+void h_run_prefill(const struct h_world *w, struct h_run *run, const struct h_text *text,
+    uint32_t to);
+void h_run_decode(const struct h_world *w, struct h_run *run, const struct h_text *text,
+    uint32_t to);
+/* Marks at [from, to). */
+uint32_t h_marks(const struct h_text *text, uint32_t from, uint32_t to, sc_mark *marks_out);
 /* What a cold run with this history gives. */
-void h_run_cold(struct h_sched *s, struct h_run *run, uint64_t root, const int32_t *tokens,
+void h_run_cold(struct h_sched *s, struct h_run *run, uint64_t root, const struct h_text *text,
     const sc_history *history, uint32_t count);
 void h_slot_write(struct h_world *w, int32_t slot, uint64_t stamp);
 /* The stamp that a slot holds in every word; the null slot must be zero and gives `root`. */
@@ -451,8 +461,8 @@ int h_lease_pick(struct h_sched *s);    /* index of a living lease, -1: none */
 void h_lease_check(struct h_sched *s, struct h_lease *lease, bool deep);
 void h_lease_gone(struct h_sched *s, struct h_lease *lease);
 int h_ns_pick(struct h_sched *s);       /* an open one, -1: none */
-void h_prompt_draw(struct h_sched *s, struct h_prompt *prompt);
-void h_prompt_keep(struct h_sched *s, const int32_t *tokens, uint32_t count);
+void h_prompt_draw(struct h_sched *s, struct h_text *prompt);
+void h_prompt_keep(struct h_sched *s, const struct h_text *text, uint32_t count);
 int32_t h_token_draw(struct h_sched *s);
 void h_op_acquire(struct h_sched *s);
 void h_op_append(struct h_sched *s);

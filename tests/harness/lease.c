@@ -12,32 +12,40 @@ int32_t h_token_draw(struct h_sched *s)
     return s->world->cfg.wild_tokens ? wild[token % 5] : (int32_t)token;
 }
 
-void h_prompt_keep(struct h_sched *s, const int32_t *tokens, uint32_t count)
+void h_prompt_keep(struct h_sched *s, const struct h_text *text, uint32_t count)
 {
     struct h_world *w = s->world;
     uint32_t at =
         w->prompt_count < H_PROMPTS_MAX ? w->prompt_count++ : h_draw(&s->rng, H_PROMPTS_MAX);
-    memcpy(w->prompts[at].tokens, tokens, count * sizeof *tokens);
+    w->prompts[at] = *text;
     w->prompts[at].count = count;
 }
 
 /* Often an earlier one (a next turn, a preempted request that comes back), or a part of one. */
-void h_prompt_draw(struct h_sched *s, struct h_prompt *prompt)
+void h_prompt_draw(struct h_sched *s, struct h_text *prompt)
 {
     struct h_world *w = s->world;
     struct sc_prng *rng = &s->rng;
     uint32_t max = w->cfg.prompt_len_max;
     prompt->count = 0;
     if (w->prompt_count > 0 && !h_one_in(rng, 6)) {
-        const struct h_prompt *from = &w->prompts[h_draw(rng, w->prompt_count)];
+        const struct h_text *from = &w->prompts[h_draw(rng, w->prompt_count)];
         uint32_t share = h_one_in(rng, 2) ? from->count : h_draw(rng, from->count + 1);
         prompt->count = h_min(share, max);
         memcpy(prompt->tokens, from->tokens, prompt->count * sizeof *prompt->tokens);
+        memcpy(prompt->mark, from->mark, prompt->count);
     }
     uint32_t tail = h_one_in(rng, 4) ? 0 : h_draw(rng, h_one_in(rng, 3) ? 3 * w->grid : 8);
     if (prompt->count + tail == 0) tail = 1;
     tail = h_min(tail, max - prompt->count);
-    for (uint32_t i = 0; i < tail; i++) prompt->tokens[prompt->count++] = h_token_draw(s);
+    for (uint32_t i = 0; i < tail; i++) {
+        prompt->mark[prompt->count] = 0;
+        prompt->tokens[prompt->count++] = h_token_draw(s);
+    }
+    if (w->cfg.marks == 0 || !h_one_in(rng, 3)) return;
+    /* A tenant's salt, an image: the same tokens, other marks. */
+    uint32_t at = h_one_in(rng, 3) ? 0 : h_draw(rng, prompt->count);
+    prompt->mark[at] = (uint8_t)h_draw(rng, 1 + w->cfg.marks);
 }
 
 int h_ns_pick(struct h_sched *s)
@@ -87,7 +95,7 @@ static void check_cold(struct h_sched *s, struct h_lease *lease)
         sc_lease_history(w->cache, lease->handle, history, H_TOKENS_MAX, &count)));
     H_CHECK(w, count > 0 ? history[count - 1].end == lease->run.len : lease->run.len == 0,
         "the history has %u stretches and does not end at %u", count, lease->run.len);
-    h_run_cold(s, &cold, lease->root, lease->tokens, history, count);
+    h_run_cold(s, &cold, lease->root, &lease->text, history, count);
     H_CHECK(w, cold.state == lease->run.state, "the state after %u tokens is not that of a cold "
         "run by its history (%u stretches)", lease->run.len, count);
     for (uint32_t page = 0; page < lease->id_count; page++) {
@@ -157,7 +165,7 @@ void h_lease_check(struct h_sched *s, struct h_lease *lease, bool deep)
 /* ------------------------------------------------------------------ acquire */
 
 static void lease_begin(struct h_sched *s, sc_lease handle, uint32_t ns, uint32_t depth,
-    const struct h_prompt *prompt)
+    const struct h_text *prompt)
 {
     struct h_world *w = s->world;
     struct h_lease *lease = s->leases;
@@ -172,7 +180,7 @@ static void lease_begin(struct h_sched *s, sc_lease handle, uint32_t ns, uint32_
         .root = w->ns[ns].root, .token_count = prompt->count, .prompt_len = prompt->count,
         .resume_len = info.resume_len, .issued_len = info.resume_len,
         .issued_max = info.resume_len, .extra_slot = info.extra_slot};
-    memcpy(lease->tokens, prompt->tokens, prompt->count * sizeof *prompt->tokens);
+    lease->text = *prompt;
     lease->run.state = lease->root;
     H_CHECK(w, (info.extra_slot > 0) == (w->extras != NULL), "extras slot %d", info.extra_slot);
     if (w->extras) {
@@ -191,7 +199,7 @@ static void lease_begin(struct h_sched *s, sc_lease handle, uint32_t ns, uint32_
         uint32_t count = 0;
         H_OK(w, H_CALL(s, HISTORY, sc_lease_history(w->cache, handle, history, H_TOKENS_MAX,
                                        &count)));
-        h_run_cold(s, &lease->run, lease->root, lease->tokens, history, count);
+        h_run_cold(s, &lease->run, lease->root, &lease->text, history, count);
         s->totals->hits++;
     }
     w->acquired++;
@@ -201,10 +209,11 @@ static void lease_begin(struct h_sched *s, sc_lease handle, uint32_t ns, uint32_
 }
 
 /* A request that must be refused, and how. */
-static sc_status spoil_request(struct h_sched *s, sc_request *request, struct h_prompt *prompt)
+static sc_status spoil_request(struct h_sched *s, sc_request *request, struct h_text *prompt)
 {
     struct h_world *w = s->world;
-    switch (h_draw(&s->rng, 6)) {
+    static const sc_mark behind = {.at = UINT32_MAX};
+    switch (h_draw(&s->rng, 7)) {
     case 0:
         if (w->ns_grave_count > 0) {
             request->key.ns =
@@ -224,6 +233,10 @@ static sc_status spoil_request(struct h_sched *s, sc_request *request, struct h_
         return SC_ERR_INVALID;
     case 4:
         request->key.token_count = 0;
+        return SC_ERR_INVALID;
+    case 5:
+        request->key.marks = h_one_in(&s->rng, 2) ? NULL : &behind; /* of no key */
+        request->key.mark_count = 1;
         return SC_ERR_INVALID;
     default:
         for (uint32_t i = prompt->count; i < H_TOKENS_MAX; i++) prompt->tokens[i] = 0;
@@ -265,7 +278,7 @@ static void check_refusal(struct h_sched *s, sc_status status, sc_status wanted,
     }
 }
 
-static uint32_t requests_draw(struct h_sched *s, sc_request *requests, struct h_prompt *prompts,
+static uint32_t requests_draw(struct h_sched *s, sc_request *requests, struct h_text *prompts,
     sc_status *wanted, uint32_t *ns)
 {
     struct h_world *w = s->world;
@@ -280,7 +293,8 @@ static uint32_t requests_draw(struct h_sched *s, sc_request *requests, struct h_
         ns[i] = (uint32_t)open;
         h_prompt_draw(s, &prompts[i]);
         requests[i].key = (sc_key){.ns = w->ns[open].handle, .tokens = prompts[i].tokens,
-            .token_count = prompts[i].count};
+            .token_count = prompts[i].count, .marks = s->marks[i]};
+        requests[i].key.mark_count = h_marks(&prompts[i], 0, prompts[i].count, s->marks[i]);
         if (h_one_in(rng, 6)) requests[i].key.len_max = 1 + h_draw(rng, prompts[i].count);
         requests[i].depth = h_draw(rng, w->cfg.depth + 1);
         wanted[i] = h_one_in(rng, 20) ? spoil_request(s, &requests[i], &prompts[i]) : SC_OK;
@@ -292,7 +306,7 @@ void h_op_acquire(struct h_sched *s)
 {
     struct h_world *w = s->world;
     sc_request requests[H_BATCH_MAX];
-    struct h_prompt prompts[H_BATCH_MAX];
+    struct h_text prompts[H_BATCH_MAX];
     sc_lease leases[H_BATCH_MAX];
     sc_status wanted[H_BATCH_MAX], each[H_BATCH_MAX];
     uint32_t ns[H_BATCH_MAX];
@@ -323,7 +337,7 @@ void h_op_acquire(struct h_sched *s)
         if (each[i] != SC_OK) continue;
         any = true;
         lease_begin(s, leases[i], ns[i], requests[i].depth ? requests[i].depth : 1, &prompts[i]);
-        h_prompt_keep(s, prompts[i].tokens, prompts[i].count);
+        h_prompt_keep(s, &prompts[i], prompts[i].count);
     }
     if (!any) {
         sc_cache_stats now = h_stats(s);
@@ -337,6 +351,25 @@ void h_op_acquire(struct h_sched *s)
 
 /* ------------------------------------------------------------------ append, adopt, release */
 
+static sc_status append(struct h_sched *s, const struct h_lease *lease, const struct h_text *text,
+    uint32_t count)
+{
+    struct h_world *w = s->world;
+    sc_mark marks[H_MARKS_MAX], behind = {.at = lease->token_count + count};
+    const int32_t *tokens = text->tokens + lease->token_count;
+    uint32_t mark_count = h_marks(text, lease->token_count, lease->token_count + count, marks);
+    if (mark_count == 0 && h_one_in(&s->rng, 4)) {
+        return H_CALL(s, APPEND, sc_lease_append(w->cache, lease->handle, tokens, count));
+    }
+    if (h_one_in(&s->rng, 20)) {
+        sc_status status = H_CALL(s, APPEND_MARKED,
+            sc_lease_append_marked(w->cache, lease->handle, tokens, count, &behind, 1));
+        H_CHECK(w, status < 0, "a mark at %u, behind what is appended", behind.at);
+    }
+    return H_CALL(s, APPEND_MARKED,
+        sc_lease_append_marked(w->cache, lease->handle, tokens, count, marks, mark_count));
+}
+
 void h_op_append(struct h_sched *s)
 {
     struct h_world *w = s->world;
@@ -344,12 +377,15 @@ void h_op_append(struct h_sched *s)
     int index = h_lease_pick(s);
     if (index < 0) return;
     struct h_lease *lease = &s->leases[index];
-    int32_t tokens[H_TOKENS_MAX];
+    struct h_text text = lease->text;
     uint32_t count = h_one_in(rng, 3) ? 1 + h_draw(rng, 2 * w->cfg.page + 6) : 1;
     if (h_one_in(rng, 40)) count = w->cfg.lease_token_max - lease->token_count + 1;
     for (uint32_t i = 0; i < count; i++) { /* what was sampled comes first */
-        bool sampled = lease->token_count + i < lease->known;
-        tokens[i] = sampled ? lease->tokens[lease->token_count + i] : h_token_draw(s);
+        uint32_t at = lease->token_count + i;
+        if (at < lease->text.count) continue;
+        text.tokens[at] = h_token_draw(s);
+        bool mark = w->cfg.marks > 0 && h_one_in(rng, 12);
+        text.mark[at] = mark ? (uint8_t)h_draw(rng, 1 + w->cfg.marks) : 0;
     }
     sc_status wanted = SC_OK;
     if (lease->lost || lease->draining) {
@@ -358,15 +394,16 @@ void h_op_append(struct h_sched *s)
         wanted = SC_ERR_LIMIT;
     }
     h_arm(s);
-    sc_status status = H_CALL(s, APPEND, sc_lease_append(w->cache, lease->handle, tokens, count));
+    sc_status status = append(s, lease, &text, count);
     bool failed = h_disarm(s);
     h_trace(s, "append %d: %u tokens: %s", index, count, sc_status_name(status));
     H_CHECK(w, status == wanted || (failed && wanted == SC_OK && status == SC_ERR_NO_MEMORY),
         "%s, not %s", sc_status_name(status), sc_status_name(wanted));
     if (status == SC_OK) {
-        memcpy(&lease->tokens[lease->token_count], tokens, count * sizeof *tokens);
         lease->token_count += count;
-        h_prompt_keep(s, lease->tokens, lease->token_count);
+        if (text.count < lease->token_count) text.count = lease->token_count;
+        lease->text = text;
+        h_prompt_keep(s, &lease->text, lease->token_count);
     }
     h_lease_check(s, lease, false);
 }

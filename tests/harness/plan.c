@@ -22,7 +22,8 @@ static void draw_points(struct h_sched *s, struct plan_in *in, uint32_t i)
     sc_row *row = &in->rows[i];
     bool pages = row->draft_count > 0 || lease->issued_len != lease->issued_max;
     for (uint32_t at = row->from + 1; at <= row->to; at++) {
-        bool fits = at % (pages ? w->cfg.page : w->grid) == 0 || (at == row->to && at % w->cfg.page == 0);
+        uint32_t unit = pages || at == row->to ? w->cfg.page : w->grid;
+        bool fits = at % unit == 0;
         if (fits && h_one_in(&s->rng, 3)) in->points[i][row->point_count++] = at;
     }
     row->points = in->points[i];

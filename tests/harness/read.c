@@ -12,14 +12,18 @@ void h_op_lookup_choose(struct h_sched *s)
     s->key_count = 1 + (h_one_in(rng, 3) ? h_draw(rng, H_BATCH_MAX) : 0);
     memset(s->key, 0, sizeof s->key);
     for (uint32_t i = 0; i < s->key_count; i++) {
-        struct h_prompt *prompt = &s->keys[i];
+        struct h_text *prompt = &s->keys[i];
         const struct h_ns *ns = &w->ns[h_one_in(rng, 3) ? h_draw(rng, H_NS_MAX) : 0];
         h_prompt_draw(s, prompt);
         s->key[i] = (sc_key){.ns = ns->handle, .tokens = prompt->tokens,
-            .token_count = prompt->count};
+            .token_count = prompt->count, .marks = s->marks[i]};
+        s->key[i].mark_count = h_marks(prompt, 0, prompt->count, s->marks[i]);
         if (h_one_in(rng, 6)) s->key[i].len_max = 1 + h_draw(rng, prompt->count);
         if (h_one_in(rng, 40)) s->key[i].len_max = prompt->count + 1;
-        if (h_one_in(rng, 40)) s->key[i].mark_count = 1;
+        if (h_one_in(rng, 40)) {
+            s->key[i].marks = NULL;
+            s->key[i].mark_count = 1;
+        }
         if (!ns->open && ns->handle.id == 0) s->key[i].ns.id = 77;
     }
 }
@@ -58,7 +62,7 @@ void h_op_lookup(struct h_sched *s)
         const sc_key *key = &s->key[i];
         if (each == SC_OK) {
             check_answer(s, key, &answers[i]);
-        } else if (key->mark_count == 0 && key->len_max <= key->token_count) {
+        } else if ((key->marks || key->mark_count == 0) && key->len_max <= key->token_count) {
             H_CHECK(w, each == SC_ERR_STALE, "%s", sc_status_name(each));
         }
     }
@@ -122,6 +126,7 @@ void h_op_stale(struct h_sched *s)
     STALE(s, KV_IDS, sc_lease_kv_ids(cache, dead, 0, &id, 1, &count));
     STALE(s, ADOPT, sc_lease_adopt(cache, dead, &count));
     STALE(s, APPEND, sc_lease_append(cache, dead, &id, 1));
+    STALE(s, APPEND_MARKED, sc_lease_append_marked(cache, dead, &id, 1, NULL, 0));
     STALE(s, RELEASE, sc_lease_release(cache, dead, 0, SC_RELEASE_KEEP));
     h_same(s, &stats, &room, "a call with a handle that is gone");
 }

@@ -17,8 +17,9 @@ void h_op_copy(struct h_sched *s)
 {
     struct h_world *w = s->world;
     int index = h_lease_pick(s);
-    if (index < 0 || h_lease_state(&s->leases[index]) != SC_LEASE_READY || w->side_count == 0) return;
+    if (index < 0 || w->side_count == 0) return;
     const struct h_lease *lease = &s->leases[index];
+    if (h_lease_state(lease) != SC_LEASE_READY) return;
     sc_lease_info info;
     H_OK(w, H_CALL(s, INFO, sc_lease_info_get(w->cache, lease->handle, &info)));
     int32_t from[2] = {info.source_slot, -1}, to[2] = {side_any(s), -1};

@@ -23,35 +23,39 @@ uint64_t h_root(uint64_t adapter_id, uint64_t adapter_generation)
     return h_mix(h_mix(TAG_ROOT, adapter_id), adapter_generation);
 }
 
-static void run_token(const struct h_world *w, struct h_run *run, uint64_t *state, int32_t token)
+static void run_token(const struct h_world *w, struct h_run *run, uint64_t *state,
+    const struct h_text *text)
 {
-    *state = h_mix(*state, ((uint64_t)TAG_TOKEN << 32) | (uint32_t)token);
+    uint64_t kind = TAG_TOKEN + 16u * text->mark[run->len];
+    *state = h_mix(*state, (kind << 32) | (uint32_t)text->tokens[run->len]);
     uint32_t page = run->len / w->cfg.page;
     if (run->len % w->cfg.page == 0) run->page[page] = TAG_KV;
     run->page[page] = h_mix(run->page[page], *state);
     run->len++;
 }
 
-void h_run_prefill(const struct h_world *w, struct h_run *run, const int32_t *tokens, uint32_t to)
+void h_run_prefill(const struct h_world *w, struct h_run *run, const struct h_text *text,
+    uint32_t to)
 {
     while (run->len < to) {
         uint32_t end = h_min((run->len / w->chunk_grid + 1) * w->chunk_grid, to);
         uint64_t state = h_mix(run->state, TAG_CHUNK);
-        while (run->len < end) run_token(w, run, &state, tokens[run->len]);
+        while (run->len < end) run_token(w, run, &state, text);
         run->state = state;
     }
 }
 
-void h_run_decode(const struct h_world *w, struct h_run *run, const int32_t *tokens, uint32_t to)
+void h_run_decode(const struct h_world *w, struct h_run *run, const struct h_text *text,
+    uint32_t to)
 {
     while (run->len < to) {
         uint64_t state = h_mix(run->state, TAG_DECODE);
-        run_token(w, run, &state, tokens[run->len]);
+        run_token(w, run, &state, text);
         run->state = state;
     }
 }
 
-void h_run_cold(struct h_sched *s, struct h_run *run, uint64_t root, const int32_t *tokens,
+void h_run_cold(struct h_sched *s, struct h_run *run, uint64_t root, const struct h_text *text,
     const sc_history *history, uint32_t count)
 {
     struct h_world *w = s->world;
@@ -63,13 +67,25 @@ void h_run_cold(struct h_sched *s, struct h_run *run, uint64_t root, const int32
         if (history[i].form == SC_FORM_KIND_DECODE) {
             H_CHECK(w, i == 0 || history[i - 1].form != SC_FORM_KIND_DECODE,
                 "two stretches of decode follow each other");
-            h_run_decode(w, run, tokens, history[i].end);
+            h_run_decode(w, run, text, history[i].end);
         } else {
             H_CHECK(w, history[i].form == SC_FORM_KIND_PREFILL, "form %d", (int)history[i].form);
-            h_run_prefill(w, run, tokens, history[i].end);
+            h_run_prefill(w, run, text, history[i].end);
         }
     }
     s->totals->cold_checks++;
+}
+
+uint32_t h_marks(const struct h_text *text, uint32_t from, uint32_t to, sc_mark *marks_out)
+{
+    uint32_t count = 0;
+    for (uint32_t at = from; at < to; at++) {
+        if (text->mark[at] == 0) continue;
+        marks_out[count] = (sc_mark){.at = at};
+        /* Two ids differ in their last byte alone, as a careless comparison would not see. */
+        marks_out[count++].id[15] = text->mark[at];
+    }
+    return count;
 }
 
 static char *part_at(const sc_layer_view *view, uint32_t slot)
