@@ -144,9 +144,11 @@ static bool append_known(struct h_sched *s, const struct h_step *step)
         if (!row->granted || lease->lost || lease->draining) continue;
         if (row->len <= lease->token_count) continue;
         if (h_one_in(&s->rng, 40)) return false; /* forgotten */
+        h_arm(s);
         sc_status status = H_CALL(s, APPEND, sc_lease_append(w->cache, lease->handle,
                                                  &lease->text.tokens[lease->token_count],
                                                  row->len - lease->token_count));
+        if (h_disarm(s) && status == SC_ERR_NO_MEMORY) return false;
         H_CHECK(w, status == SC_OK, "%s: %s", sc_status_name(status), sc_last_error()->text);
         lease->token_count = row->len;
         h_prompt_keep(s, &lease->text, lease->token_count);

@@ -128,7 +128,7 @@ struct h_totals {
     uint64_t cell[H_CALL_COUNT][H_STATUS_MAX];
     uint64_t latency[H_CALL_COUNT][H_BUCKETS];
     uint64_t ops, calls, hits, steps, rows, saves, freezes, cuts, cold_checks, slots_checked;
-    uint64_t copies, verifies, worlds;
+    uint64_t copies, verifies, worlds, decisions;
     uint64_t faults[8]; /* enum h_fault */
     uint64_t skipped[SC_SKIP_COUNT], evicted[SC_EVICT_COUNT], reasons[SC_REASON_COUNT];
     uint64_t published[6], resumed[6], kv_in, kv_out, adopted;
@@ -349,6 +349,9 @@ struct h_world {
     uint64_t op_count;
     bool armed, device_lost;
     uint64_t live_max;                 /* bytes when it was empty, at most */
+    bool twin;                         /* without the operations that decide nothing */
+    bool hold;                         /* leases are kept: nothing is released */
+    uint64_t decisions;                /* hash of what the calls that change the cache answered */
     uint64_t canary_from;              /* operation from which states are written wrongly; 0: no */
 
     struct h_sched scheds[H_SCHEDS_MAX];
@@ -389,6 +392,11 @@ static inline uint64_t h_call_begin(const struct h_sched *s)
     return s->world->timed ? s->world->clock() : 0;
 }
 sc_status h_seen(struct h_sched *s, enum h_call call, uint64_t begin, sc_status status);
+/* Folds an answer into the hash of decisions. */
+static inline void h_decided(struct h_world *w, uint64_t value)
+{
+    w->decisions = sc_mix64(w->decisions ^ value) + UINT64_C(0x9e3779b97f4a7c15);
+}
 /* The status of one item. */
 sc_status h_item(struct h_sched *s, enum h_call call, sc_status status);
 

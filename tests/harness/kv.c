@@ -34,6 +34,7 @@ uint32_t h_drain(struct h_sched *s, uint32_t cap)
         H_CHECK(w, ids[i] >= 0 && (uint32_t)ids[i] < w->cfg.kv_ids &&
                 w->kv_where[ids[i]] == H_KV_INSIDE,
             "KV id %d is drained, but is not inside", ids[i]);
+        h_decided(w, (uint32_t)ids[i]);
         h_kv_give(w, ids[i]);
     }
     return count;

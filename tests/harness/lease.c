@@ -202,6 +202,8 @@ static void lease_begin(struct h_sched *s, sc_lease handle, uint32_t ns, uint32_
         h_run_cold(s, &lease->run, lease->root, &lease->text, history, count);
         s->totals->hits++;
     }
+    h_decided(w, (uint64_t)info.resume_len << 32 | (uint32_t)info.working_slot);
+    h_decided(w, (uint64_t)info.reason << 32 | (uint32_t)info.source_slot);
     w->acquired++;
     w->leases_alive++;
     w->ns[ns].lease_count++;
@@ -317,7 +319,7 @@ void h_op_acquire(struct h_sched *s)
     uint32_t count = requests_draw(s, requests, prompts, wanted, ns);
     bool full = w->leases_alive >= w->cfg.lease_max || w->leases_alive + 1 >= w->cfg.slots ||
         (w->extras && w->leases_alive >= w->cfg.extras);
-    if (count == 0 || (full && !h_one_in(&s->rng, 8))) { /* being refused is soon seen */
+    if (w->hold ? count == 0 : count == 0 || (full && !h_one_in(&s->rng, 8))) { /* being refused is soon seen */
         h_op_release(s);
         return;
     }
@@ -466,7 +468,7 @@ static void release(struct h_sched *s, int index)
 void h_op_release(struct h_sched *s)
 {
     int index = h_lease_pick(s);
-    if (index < 0) return;
+    if (index < 0 || s->world->hold) return;
     for (int i = 0; i < H_LEASES_MAX; i++) { /* a lost one is good for nothing else */
         if (s->leases[i].used && s->leases[i].lost && !s->leases[i].draining) index = i;
     }
@@ -483,5 +485,5 @@ void h_op_release(struct h_sched *s)
 void h_preempt(struct h_sched *s)
 {
     int index = h_lease_pick(s);
-    if (index >= 0) release(s, index);
+    if (index >= 0 && !s->world->hold) release(s, index);
 }

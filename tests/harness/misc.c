@@ -15,6 +15,7 @@ void h_op_evict(struct h_sched *s)
     H_OK(w, H_CALL(s, EVICT, sc_cache_evict(w->cache, pages, slots, &got)));
     (void)h_disarm(s);
     sc_room after = h_room(s);
+    h_decided(w, (uint64_t)got.slots_free << 32 | (uint32_t)got.pages_drainable);
     h_trace(s, "evict %u pages %u slots: got %u, %u", pages, slots, (uint32_t)got.pages_drainable,
         got.slots_free);
     H_CHECK(w, got.pages_drainable == after.pages_drainable - before.pages_drainable &&

@@ -364,6 +364,7 @@ static void read_plan(struct h_sched *s, struct h_step *step, const struct plan_
             word(batch, batch->at_save_count, 0) == (int32_t)batch->save_count,
         "%u tokens in rows, %u in the batch", tokens, batch->token_count);
     read_saves(s, step, batch);
+    for (uint32_t i = 0; i < batch->block_words; i++) h_decided(w, (uint32_t)batch->block[i]);
     for (uint32_t i = 0; i < in->count; i++) {
         if (step->rows[i].granted) h_issue(s, step->rows[i].lease);
     }

@@ -43,12 +43,39 @@ uint64_t h_quantile(const uint64_t *buckets, double q)
     return 0;
 }
 
+/* Calls that change the cache: their answers are decisions. */
+static bool decides(enum h_call call)
+{
+    switch (call) {
+    case H_CALL_NS_OPEN:
+    case H_CALL_NS_CLOSE:
+    case H_CALL_ACQUIRE_EACH:
+    case H_CALL_ADOPT:
+    case H_CALL_APPEND:
+    case H_CALL_APPEND_MARKED:
+    case H_CALL_PLAN:
+    case H_CALL_PLAN_EACH:
+    case H_CALL_COMMIT:
+    case H_CALL_ABORT:
+    case H_CALL_RELEASE:
+    case H_CALL_EVICT:
+    case H_CALL_DRAIN:
+        return true;
+    default:
+        return false;
+    }
+}
+
 sc_status h_item(struct h_sched *s, enum h_call call, sc_status status)
 {
     struct h_world *w = s->world;
     H_CHECK(w, status <= 0 && status > -H_STATUS_MAX, "%s: status %d", h_call_names[call],
         (int)status);
     s->totals->cell[call][-status]++;
+    if (decides(call) && s->op.code != H_OP_STALE && s->op.code != H_OP_BAD) {
+        s->totals->decisions++;
+        h_decided(w, (uint64_t)call << 8 | (uint64_t)-status);
+    }
     bool lost = status == SC_ERR_DEVICE_LOST && w->device_lost;
     H_CHECK(w, lost || (h_call_wanted[call] & (1u << -status)), "%s gives %s, which it does not "
         "document: %s", h_call_names[call], sc_status_name(status), sc_last_error()->text);

@@ -187,7 +187,7 @@ void h_world_create(struct h_world *w)
 
 void h_arm(struct h_sched *s)
 {
-    if (!s->op.fault || s->world->armed) return;
+    if (s->world->armed) return;
     fail_alloc_arm(&s->world->fa, s->op.fault);
     s->world->armed = true;
 }
@@ -241,6 +241,10 @@ void h_op_run(struct h_world *w, struct h_op op)
     sc_prng_seed(&s->rng, op.seed);
     if (w->threaded) (void)pthread_mutex_lock(&w->lock);
     log_op(w, op);
+    if (w->twin && (op.code == H_OP_LOOKUP || op.code == H_OP_READ || op.code == H_OP_VERIFY ||
+                       op.code == H_OP_STALE || op.code == H_OP_BAD)) {
+        return;
+    }
     run_locked(s);
     if (!op_open[op.code]) {
         H_CHECK(w, !w->armed, "an allocation is still to fail");
@@ -355,6 +359,8 @@ void h_world_empty(struct h_world *w)
     sc_room got, room;
     for (uint32_t i = 0; i < w->cfg.scheds; i++) {
         struct h_step *step;
+        w->scheds[i].op = (struct h_op){.code = H_OP_EMPTY};
+        sc_prng_seed(&w->scheds[i].rng, i); /* whatever the last operation drew */
         while ((step = h_step_oldest(&w->scheds[i])) != NULL) h_step_end(&w->scheds[i], step);
     }
     for (uint32_t i = 0; i < H_SCHEDS_MAX * H_LEASES_MAX; i++) {

@@ -5,7 +5,8 @@
  *   test_sim [--seeds N] [--first N]   worlds N .. (default 10,000), scaled by SC_TEST_SCALE
  *   test_sim --canary                  a state is written wrongly: this must fail
  *   SC_SEED=n [SC_STEPS=m]             this world alone, up to operation m
- *   SC_TRACE=1                         prints every operation     SC_SCRIPT=FILE  writes a script
+ *   SC_TWIN=1                          and a second instance of it
+ *   SC_TRACE=1                         prints every operation
  *
  * Each world has at least 1,000 operations and at least 3 faults. */
 #include <signal.h>
@@ -22,7 +23,7 @@ enum { OPS = 1000, FAULTS = 3, OPS_MAX = 5000 };
 static struct h_world world; /* one at a time; too large for the stack */
 static struct h_totals totals;
 static struct h_log *op_log;
-static const char *script_path;
+static uint64_t twin_decisions;
 
 /* ------------------------------------------------------------------ a device that can be lost */
 
@@ -85,7 +86,7 @@ static void world_begin(uint64_t seed)
     op_log->count = 0;
 }
 
-static void run_seed(uint64_t seed, uint64_t steps_max, uint64_t canary_from)
+static void run_seed(uint64_t seed, uint64_t steps_max, uint64_t canary_from, bool twin)
 {
     struct h_swarm swarm;
     struct sc_prng rng;
@@ -93,6 +94,7 @@ static void run_seed(uint64_t seed, uint64_t steps_max, uint64_t canary_from)
     h_config_draw(seed, &world.cfg, &swarm);
     op_log->cfg = world.cfg;
     world.canary_from = canary_from;
+    world.twin = twin;
     uint64_t faults_before = fault_count();
     h_world_create(&world);
     sc_prng_seed(&rng, seed);
@@ -110,6 +112,20 @@ static void run_seed(uint64_t seed, uint64_t steps_max, uint64_t canary_from)
     struct h_op verify = {H_OP_VERIFY, 0, 0, 1};
     h_op_run(&world, verify);
     h_world_destroy(&world);
+}
+
+/* The same calls that change the cache, made to a second instance, without look-ups, reads and
+ * refused calls in between: every answer must be the same (contract 18). */
+static void run_twin(uint64_t seed)
+{
+    static struct h_totals of_twins;
+    uint64_t decisions = world.decisions, ops = world.op_count;
+    struct h_totals before = totals;
+    run_seed(seed, ops - 1, 0, true); /* the last one was the verification */
+    of_twins = totals;
+    totals = before;
+    twin_decisions += of_twins.decisions - before.decisions;
+    H_CHECK(&world, decisions == world.decisions, "a second instance decides otherwise");
 }
 
 /* An assertion of the library, a wild access or a loop: say how to get there, then die of it. */
@@ -149,7 +165,7 @@ static int check_totals(uint32_t missing)
 static void canary(void *ctx, const struct h_log *script)
 {
     (void)ctx, (void)script;
-    for (uint64_t seed = 1; seed <= 20; seed++) run_seed(seed, OPS_MAX, 100);
+    for (uint64_t seed = 1; seed <= 20; seed++) run_seed(seed, OPS_MAX, 100, false);
 }
 
 static int run_canary(void)
@@ -177,7 +193,8 @@ static uint64_t number(const char *name, const char *text, uint64_t fallback)
 
 static int run_one(uint64_t seed)
 {
-    run_seed(seed, number("SC_STEPS", getenv("SC_STEPS"), UINT64_MAX), 0);
+    run_seed(seed, number("SC_STEPS", getenv("SC_STEPS"), UINT64_MAX), 0, false);
+    if (getenv("SC_TWIN")) run_twin(seed);
     h_print_totals(stdout, &totals);
     return 0;
 }
@@ -199,7 +216,6 @@ int main(int argc, char **argv)
         }
     }
     op_log = h_log_create(OPS_MAX + 64);
-    script_path = getenv("SC_SCRIPT");
     device_init();
     if (want_canary) return run_canary();
     for (const int *n = (const int[]){SIGABRT, SIGSEGV, SIGBUS, SIGFPE, SIGALRM, 0}; *n; n++) {
@@ -209,10 +225,13 @@ int main(int argc, char **argv)
     if (seed != 0) return run_one(seed);
     for (uint64_t i = first; i < first + seeds; i++) {
         if (i % 1024 == 0) (void)alarm(300);
-        run_seed(i, UINT64_MAX, 0);
+        run_seed(i, UINT64_MAX, 0, false);
+        if (i % 4 == 0) run_twin(i);
     }
     (void)alarm(0);
     uint32_t missing = h_print_coverage(stdout, &totals);
     h_print_totals(stdout, &totals);
+    (void)printf("%llu decisions of second instances, all the same\n",
+        (unsigned long long)twin_decisions);
     return seeds >= 1000 ? check_totals(missing) : 0; /* a shorter run need not meet everything */
 }
