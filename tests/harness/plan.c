@@ -154,7 +154,7 @@ static int32_t word(const sc_batch *batch, uint32_t at, uint32_t index)
 
 static uint32_t deepest(const sc_row *row)
 {
-    uint32_t depth[H_DRAFTS_MAX], most = 0;
+    uint32_t depth[H_DRAFTS_MAX] = {0}, most = 0;
     for (uint32_t d = 0; d < row->draft_count; d++) {
         int32_t parent = row->parents ? row->parents[d] : (int32_t)d - 1;
         depth[d] = parent < 0 ? 1 : depth[parent] + 1;
