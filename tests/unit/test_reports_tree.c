@@ -421,6 +421,38 @@ START_TEST(report_139__a_million_nodes_deep_on_a_small_stack)
 }
 END_TEST
 
+/* A million tokens in pieces of 8k, an insert after each: what is known is compared, the piece is
+ * stored. The best of the last eight against the best memcmp of as many tokens. */
+START_TEST(report_140__inserts_in_pieces_store_the_piece_alone)
+{
+    enum { N = 1 << 20, PIECE = 8192 };
+    uint64_t compare = UINT64_MAX, insert = UINT64_MAX;
+    int32_t *key = malloc(N * sizeof *key), *ids = malloc(N * sizeof *ids);
+    BEGIN();
+    ck_assert(key && ids);
+    tr_fill(key, N, 1);
+    memcpy(ids, key, N * sizeof *ids);
+    for (uint32_t len = PIECE; len <= N; len += PIECE) {
+        struct sc_radix_insert piece = {.space = t->space, .tokens = key, .token_count = len,
+            .kv_ids = ids, .runs = &plain, .run_count = 1};
+        uint64_t start = sc_clock_now_ns(), took;
+        ck_assert_int_eq(sc_radix_insert(t->radix, &piece, &t->sink, NULL, NULL, &t->in), SC_OK);
+        took = sc_clock_now_ns() - start;
+        ck_assert_uint_eq(t->in.prefix_len, len - PIECE);
+        if (len > N - 8 * PIECE && took < insert) insert = took;
+        start = sc_clock_now_ns();
+        ck_assert_int_eq(memcmp(key, ids, N * sizeof *key), 0);
+        took = sc_clock_now_ns() - start;
+        if (took < compare) compare = took;
+    }
+    ck_assert_uint_lt(tr_stats(t).bytes, (uint64_t)N * 8 * 3 / 2);
+    ck_assert_msg(insert < 8 * compare + 1000000, "insert %llu ns, memcmp %llu ns",
+        (unsigned long long)insert, (unsigned long long)compare);
+    END;
+    free(key), free(ids);
+}
+END_TEST
+
 #define ADD(name) tcase_add_test(tc, name)
 
 int main(void)
@@ -443,6 +475,7 @@ int main(void)
     ADD(report_129__equal_ends_are_not_equal_keys);
     ADD(report_130__equal_hashes_do_not_answer_for_each_other);
     ADD(report_139__a_million_nodes_deep_on_a_small_stack);
+    ADD(report_140__inserts_in_pieces_store_the_piece_alone);
     suite_add_tcase(suite, tc);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);
