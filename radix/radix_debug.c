@@ -64,7 +64,8 @@ void sc_radix_stats_get(const struct sc_radix *r, struct sc_radix_stats *stats_o
         .kv_locked_tokens = r->pinned_tokens,
         .state_evictable_count = r->snapshot_count - r->state_locked_count,
         .state_locked_count = r->state_locked_count, .receipt_count = r->receipt_count,
-        .mark_count = r->mark_count, .tail_count = r->tail_count, .bytes = r->bytes};
+        .mark_count = r->mark_count, .tail_count = r->tail_count,
+        .tail_tokens = r->tail_tokens, .bytes = r->bytes};
 }
 
 void sc_radix_walk(const struct sc_radix *r, uint32_t space, sc_radix_visit_fn fn, void *ctx)

@@ -150,7 +150,7 @@ struct sc_radix {
     uint64_t clock;           /* ticks of use, not of time (contract 18) */
     uint64_t node_count, leaf_count, token_count, pinned_tokens;
     uint64_t snapshot_count, state_locked_count, receipt_count;
-    uint64_t mark_count, tail_count;
+    uint64_t mark_count, tail_count, tail_tokens;
     uint64_t bytes;
 };
 

@@ -177,6 +177,7 @@ void rx_tail_note(struct sc_radix *r, uint32_t parent, uint32_t len)
     uint32_t prev;
     uint32_t cell = length_find(r, parent, len, &prev);
     r->tail_count++;
+    r->tail_tokens += len;
     if (cell != 0) {
         r->cells[cell].tails++;
         return;
@@ -193,6 +194,7 @@ void rx_tail_forget(struct sc_radix *r, uint32_t parent, uint32_t len)
     uint32_t cell = length_find(r, parent, len, &prev);
     SC_ASSERT(cell != 0);
     r->tail_count--;
+    r->tail_tokens -= len;
     if (--r->cells[cell].tails > 0) return;
     chain_put(r, parent, prev, r->cells[cell].next);
     cell_free(r, cell);

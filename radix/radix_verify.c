@@ -9,7 +9,7 @@ struct recount {
     uint32_t *held[2];     /* receipts by node: KV, state; [node ids] */
     uint32_t *cell_tails;  /* tails of its length that were found; [cell_cap] */
     uint32_t ids;          /* node ids in the slab */
-    uint64_t cells, marks, tails;
+    uint64_t cells, marks, tails, tail_tokens;
     uint64_t roots, nodes, leaves, tokens, pinned, snapshots, state_locked, in_order[RX_KIND_COUNT];
 };
 
@@ -85,6 +85,7 @@ static sc_status verify_tail(struct recount *c, uint32_t parent, uint32_t id)
     CHECK(13, id, cell != 0 && left > 0);
     c->cell_tails[cell]++;
     c->tails++;
+    c->tail_tokens += node->len;
     return SC_OK;
 }
 
@@ -229,6 +230,7 @@ static sc_status verify_free_cells(const struct recount *c)
     CHECK(12, 0, unused == r->cell_free_count && c->cells + unused == (cells > 0 ? cells - 1 : 0));
     CHECK(10, 0, c->marks == r->mark_count);
     CHECK(10, 0, c->tails == r->tail_count);
+    CHECK(10, 0, c->tail_tokens == r->tail_tokens);
     return SC_OK;
 }
 

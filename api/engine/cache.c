@@ -56,9 +56,7 @@ static sc_status options_resolve(const sc_cache_options *given, sc_cache_options
     SC_REQUIRE(options->depth_max <= SC_DEPTH_MAX);
     SC_REQUIRE(options->draft_max <= 1024);
     SC_REQUIRE((uint64_t)options->row_max * options->draft_max <= 1u << 24);
-    if (options->tails || options->record) {
-        return SC_FAIL(SC_ERR_UNSUPPORTED, "tails and records are not there yet");
-    }
+    if (options->record) return SC_FAIL(SC_ERR_UNSUPPORTED, "records are not there yet");
     return SC_OK;
 }
 
@@ -280,7 +278,7 @@ sc_status sc_cache_room(const sc_cache *cache, sc_room *room_out)
             .slots_held = pool.owner_count[SC_OWNER_WORKING] +
                 pool.owner_count[SC_OWNER_IN_FLIGHT] + (uint32_t)tree.state_locked_count,
             .slots_draining = pool.owner_count[SC_OWNER_DRAINING],
-            .pages_cached = tree.token_count / cache->page,
+            .pages_cached = (tree.token_count - tree.tail_tokens) / cache->page + tree.tail_count,
             .pages_evictable = tree.kv_evictable_tokens / cache->page,
             .pages_held = cache->kv_held,
             .pages_drainable = cache->drain.count,
@@ -306,6 +304,7 @@ sc_status sc_cache_stats_get(const sc_cache *cache, sc_cache_stats *stats_out)
     stats.snapshots_alive = tree.snapshot_count;
     stats.nodes = tree.node_count;
     stats.tokens_cached = tree.token_count;
+    stats.tails_alive = tree.tail_count;
     sc_rwlock_unlock_shared(&cache->lock);
     memset(stats_out, 0, bytes);
     memcpy(stats_out, &stats, bytes < sizeof stats ? bytes : sizeof stats);

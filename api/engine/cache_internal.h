@@ -63,8 +63,9 @@
  *     node it has state-locked. From there its rows in flight lead, one by one, to what is issued.
  *
  * KV ids
- * (4) An id that was handed in is in exactly one place: in the tree; with a lease, as HELD or
- *     DUPLICATE; in the drain list; or drained. TREE marks a lease's id that the tree owns now.
+ * (4) An id that was handed in is in exactly one place: in the tree (a tail's partial page too);
+ *     with a lease, as HELD or DUPLICATE, or for its end; in the drain list; or drained. TREE marks
+ *     a lease's id that the tree owns now.
  * (5) Room for every id inside exists in the drain list (drain_cap >= kv_inside), made when the id
  *     comes in. So eviction, release and adoption cannot fail for memory.
  * (6) A lease KV-locks the node that ends at inserted_len: the path it resumed on, and what it has
@@ -172,7 +173,9 @@ struct lease {
 
     /* KV lock of the node that ends at inserted_len; of no node at 0 */
     struct sc_radix_receipt path;
-    uint32_t inserted_len;
+    uint32_t inserted_len; /* whole pages: a tail hangs below the node */
+    int32_t tail_kv;       /* partial page of a tail that it resumed, until the next commit; -1 */
+    int32_t end_tail;      /* DRAINING: partial page that was handed in with the release; -1 */
     /* state lock of the snapshot that is the source; else of no node */
     struct sc_radix_receipt pin;
     bool pinned;
@@ -188,6 +191,8 @@ struct lease {
     /* newest snapshot of a decode position, 0: none; dropped by the next */
     uint32_t decode_snapshot;
     uint32_t decode_len;
+    sc_node own_tail;     /* the newest tail it saved: node, snapshot (0: none), length */
+    uint32_t own_tail_snapshot, own_tail_len;
 
     uint32_t row[SC_DEPTH_MAX]; /* its row in each step in flight (by index), or NO_ROW */
     enum sc_release end_how; /* DRAINING: what to do when its last step ends */
@@ -314,15 +319,30 @@ uint64_t sc_engine_history_hash(const struct sc_stretch *history, uint32_t count
 sc_status sc_engine_reserve_scratch(sc_cache *cache, uint32_t pages, uint32_t stretches);
 /* What became of the freeze of a row (or of the end of a lease): the last of the saves. */
 struct published {
-    sc_node node;      /* end of the lease's path in the tree */
+    sc_node node;      /* end of what was offered: of the lease's path, or a tail below it */
     sc_status status;  /* of the last save; SC_OK: its slot is a snapshot now */
     uint32_t snapshot; /* id of the last save, 0 unless published */
 };
-/* Offers tokens [0, len) of the lease, whole pages, and `count` saves (ascending, the slots are the
- * cache's) to the tree. Slots of refused saves are freed, except the last one's if `keep_last`.
- * What goes wrong is counted; nothing is returned as failure. */
-void sc_engine_publish(sc_cache *cache, struct lease *lease, uint32_t len,
-    const struct step_save *saves, uint32_t count, bool keep_last, struct published *published_out);
+/* Offers tokens [0, len) of the lease, and `count` saves (ascending, the slots are the cache's), to
+ * the tree: whole pages, unless the last save is a tail at `len`; then (with KV) `tail_kv` is the
+ * id of the partial page. An id that is not -1 counts as held, and is the tree's or in the drain list
+ * afterwards. Slots of refused saves are freed, except the last one's if `keep_last`. What goes
+ * wrong is counted; nothing is returned as failure. */
+struct offer {
+    uint32_t len;
+    const struct step_save *saves;
+    uint32_t count;
+    bool keep_last;
+    int32_t tail_kv;
+};
+void sc_engine_publish(sc_cache *cache, struct lease *lease, const struct offer *offer,
+    struct published *published_out);
+/* Whether a state at `len` could be saved: always where a page ends. */
+static inline bool sc_engine_end_savable(const sc_cache *cache, uint32_t len, int32_t tail_kv)
+{
+    if (len % cache->page == 0) return true;
+    return cache->options.tails && (cache->options.without_kv || tail_kv >= 0);
+}
 /* Drops what the lease has saved on the path to `node` beyond `len` and nobody used. */
 void sc_engine_drop_beyond(sc_cache *cache, struct lease *lease, sc_node node, uint32_t len);
 /* Drops the lease's newest decode snapshot, at or below `node`, if nobody used it. */

@@ -88,7 +88,8 @@ static sc_status check_history(const sc_cache *cache, const struct lease *lease)
     CHECK(8, begin == lease->len);
     CHECK(8, lease->token_count >= lease->len);
     CHECK(8, lease->token_count <= lease->token_cap);
-    CHECK(8, sc_engine_marks_check(lease->marks, lease->mark_count, 0, lease->token_count) == SC_OK);
+    CHECK(8, sc_engine_marks_check(
+        lease->marks, lease->mark_count, 0, lease->token_count) == SC_OK);
     return SC_OK;
 }
 
@@ -153,6 +154,7 @@ static sc_status check_source(const sc_cache *cache, const struct lease *lease)
     CHECK(3, info.end == lease->len);
     CHECK(3, sc_registry_get(cache->registry, info.snapshot, &snapshot) == SC_OK);
     CHECK(3, same_slot(snapshot.slot, lease->source));
+    CHECK(3, lease->tail_kv < 0 || info.end % cache->page != 0);
     return SC_OK;
 }
 
@@ -213,6 +215,8 @@ static sc_status check_kv(const sc_cache *cache, const struct lease *lease, stru
         return SC_OK;
     }
     CHECK(7, lease->kv_base + lease->kv_count == lease->len / cache->page);
+    CHECK(4, lease->end_tail < 0 || lease->draining);
+    totals->held += lease->end_tail >= 0;
     for (uint32_t i = 0; i < lease->kv_count; i++) {
         bool inserted = lease->kv_base + i < lease->inserted_len / cache->page;
         CHECK(4, inserted == (lease->kv_owner[i] != KV_HELD));
@@ -317,7 +321,8 @@ static sc_status verify_counters(const sc_cache *cache, const struct totals *tot
     const sc_cache_stats *stats = &cache->stats;
     sc_radix_stats_get(cache->radix, &tree);
     CHECK(10, tree.receipt_count == 2 * totals->leases);
-    uint64_t in_tree = cache->options.without_kv ? 0 : tree.token_count / cache->page;
+    uint64_t in_tree = (tree.token_count - tree.tail_tokens) / cache->page + tree.tail_count;
+    if (cache->options.without_kv) in_tree = 0;
     CHECK(4, cache->kv_held == totals->held);
     CHECK(4, cache->kv_inside == in_tree + cache->kv_held + cache->drain.count);
     CHECK(5, cache->drain.cap >= cache->kv_inside);

@@ -18,11 +18,18 @@
 
 /* ---- checks ---- */
 
+/* Whether the row freezes inside a page. */
+static bool ends_in_tail(const sc_cache *cache, const struct step_row *row)
+{
+    return row->freeze_kind != SC_KIND_NONE && row->end % cache->page != 0;
+}
+
 /* Of a row that will be discarded no more is asked than that it could be true. */
 static sc_status check_discarded(const sc_cache *cache, const struct step_row *row,
     const sc_result *result)
 {
     uint32_t pages = row->end / cache->page - row->from / cache->page + 1;
+    if (ends_in_tail(cache, row)) pages++;
     if (result->len <= row->from || result->len > row->end) {
         return SC_FAIL(SC_ERR_MISMATCH, "lease %u: length %u is not in (%u, %u]", result->lease.id,
             result->len, row->from, row->end);
@@ -47,11 +54,11 @@ static sc_status check_kept(const sc_cache *cache, const struct lease *lease,
     }
     uint32_t pages = result->len / cache->page - lease->len / cache->page;
     if (cache->options.without_kv) pages = 0;
-    if (result->kv_count != pages) {
-        return SC_FAIL(SC_ERR_MISMATCH, "lease %u: %u KV ids for %u pages", lease->id,
-            result->kv_count, pages);
-    }
-    return SC_OK;
+    if (result->kv_count == pages) return SC_OK;
+    bool tail = ends_in_tail(cache, row) && !cache->options.without_kv;
+    if (tail && result->kv_count == pages + 1) return SC_OK;
+    return SC_FAIL(SC_ERR_MISMATCH, "lease %u: %u KV ids for %u pages", lease->id,
+        result->kv_count, pages);
 }
 
 static sc_status check_result(sc_cache *cache, struct step *step, const sc_result *result)
@@ -157,18 +164,23 @@ static uint32_t reached_saves(sc_cache *cache, const struct step *step, const st
 }
 
 static void publish_row(sc_cache *cache, const struct step *step, struct step_row *row,
-    uint32_t from)
+    uint32_t from, int32_t tail_kv)
 {
     struct lease *lease = row->lease;
     struct step_save *saves = cache->scratch_publish;
     uint32_t len = lease->len, count = reached_saves(cache, step, row, from, len, saves);
     bool frozen = row->freeze_kind != SC_KIND_NONE;
     bool prompt_done = from < lease->prompt_len && len >= lease->prompt_len;
+    if (frozen && !sc_engine_end_savable(cache, len, tail_kv)) {
+        cache->stats.saves_skipped[SC_SKIP_NO_TAIL]++;
+        freeze_refused(cache, row);
+        frozen = false;
+    }
     if (frozen) saves[count++] = (struct step_save){0, len, row->freeze_kind, row->dest};
     if (count == 0 && !prompt_done) return;
+    struct offer offer = {len, saves, count, frozen, tail_kv};
     struct published published;
-    sc_engine_publish(cache, lease, sc_engine_page_floor(cache, len), saves, count, frozen,
-        &published);
+    sc_engine_publish(cache, lease, &offer, &published);
     bool decode = count > 0 && saves[count - 1].kind == SC_KIND_DECODE;
     if (decode && published.status == SC_OK) {
         sc_engine_decode_drop(cache, lease, published.node);
@@ -186,6 +198,7 @@ static void source_drop(sc_cache *cache, struct lease *lease)
     if (lease->retired) sc_engine_slot_free(cache->options.pool, lease->source);
     lease->pinned = lease->retired = false;
     lease->resume_slot = 0;
+    lease->tail_kv = -1;
 }
 
 /* What the row did is the lease's now. */
@@ -193,15 +206,17 @@ static void keep_row(sc_cache *cache, const struct step *step, struct step_row *
 {
     struct lease *lease = row->lease;
     const sc_result *result = row->result;
-    uint32_t from = lease->len, pages = result->kv_count;
+    uint32_t from = lease->len, pages = result->len / cache->page - from / cache->page;
+    if (cache->options.without_kv) pages = 0;
+    int32_t tail_kv = result->kv_count > pages ? result->kv_ids[pages] : -1;
     for (uint32_t i = 0; i < pages; i++) {
         lease->kv[lease->kv_count + i] = result->kv_ids[i];
         lease->kv_owner[lease->kv_count + i] = KV_HELD;
     }
     lease->kv_count += pages;
-    cache->kv_inside += pages;
-    cache->kv_held += pages;
-    cache->stats.pages_in += pages;
+    cache->kv_inside += result->kv_count;
+    cache->kv_held += result->kv_count;
+    cache->stats.pages_in += result->kv_count;
     cache->stats.drafts += row->draft_count;
     cache->stats.drafts_accepted += result->len - from - row->certain;
     sc_engine_history_push(cache, lease->history, &lease->history_count, result->len,
@@ -210,7 +225,7 @@ static void keep_row(sc_cache *cache, const struct step *step, struct step_row *
     SC_ASSERT(lease->working.id == row->dest.id); /* (3) */
     source_drop(cache, lease);
     lease->source = row->dest;
-    publish_row(cache, step, row, from);
+    publish_row(cache, step, row, from, tail_kv);
     if (lease->branch_len <= lease->len) lease->branch_len = 0;
 }
 

@@ -50,8 +50,9 @@ sc_reason sc_engine_reason(const sc_cache *cache, const struct sc_radix_match *m
     uint32_t len_max)
 {
     uint32_t best = sc_engine_page_floor(cache, len_max);
+    if (cache->options.tails) best = len_max;
     if (best == 0) return SC_REASON_TOO_SHORT;
-    if (match->state_len == best) return SC_REASON_NONE;
+    if (match->state_len >= best) return SC_REASON_NONE;
     if (match->evicted_len > match->state_len) return SC_REASON_EVICTED;
     return match->kv_len > match->state_len ? SC_REASON_NO_STATE : SC_REASON_NO_PREFIX;
 }
@@ -71,7 +72,7 @@ void sc_engine_lease_free(sc_cache *cache, struct lease *lease)
 
 sc_status sc_engine_tokens_reserve(sc_cache *cache, struct lease *lease, uint32_t count)
 {
-    SC_TRY(sc_engine_reserve_scratch(cache, count / cache->page, 1));
+    SC_TRY(sc_engine_reserve_scratch(cache, count / cache->page + 1, 1));
     if (count <= lease->token_cap) return SC_OK;
     uint64_t cap = (uint64_t)count + count / 8 + 32;
     if (cap > cache->options.lease_token_max) cap = cache->options.lease_token_max;
@@ -156,6 +157,7 @@ static sc_status lease_new(sc_cache *cache, const sc_key *key, const struct sc_s
         memcpy(lease->history, hit->history, hit->history_count * sizeof *lease->history);
     }
     lease->history_count = hit->history_count;
+    lease->tail_kv = lease->end_tail = -1;
     for (uint32_t i = 0; i < SC_DEPTH_MAX; i++) lease->row[i] = NO_ROW;
     *lease_out = lease;
     return SC_OK;
@@ -182,7 +184,8 @@ static void plan_positions(const sc_cache *cache, struct lease *lease,
 {
     if (cache->options.save_flags & SC_SAVE_BRANCH) lease->branch_len = match->branch_len;
     if (cache->options.save_flags & SC_SAVE_PROMPT_END) {
-        uint32_t unit = lease->prompt_len % cache->page == 0 ? 1 : cache->grid;
+        bool exact = lease->prompt_len % cache->page == 0 || cache->options.tails;
+        uint32_t unit = exact ? 1 : cache->grid;
         uint32_t end = lease->prompt_len - lease->prompt_len % unit;
         lease->prompt_end = end > lease->resume_len ? end : 0;
     }
@@ -199,7 +202,9 @@ static void lease_start(sc_cache *cache, struct lease *lease, struct space *spac
     cache->lease_count++;
     lease->space = space;
     space->lease_count++;
-    lease->len = lease->resume_len = lease->inserted_len = match->state_len;
+    lease->len = lease->resume_len = match->state_len;
+    lease->inserted_len = sc_engine_page_floor(cache, match->state_len);
+    lease->tail_kv = match->tail_kv;
     lease->kv_base = cache->options.without_kv ? 0 : match->state_len / cache->page;
     lease->reason = reason;
     lease->source = SC_SLOT_NULL;
@@ -233,6 +238,16 @@ static sc_status take_slots(sc_cache *cache, struct lease *lease)
         sc_engine_slot_free(cache->options.extras, lease->extra);
     }
     return status;
+}
+
+/* The node of the whole pages before a state at `len`. */
+static sc_node above_tail(const sc_cache *cache, sc_node node, uint32_t len)
+{
+    struct sc_radix_node_info info = {0};
+    if (len % cache->page == 0) return node;
+    sc_status status = sc_radix_node_get(cache->radix, node, &info);
+    SC_ASSERT(status == SC_OK);
+    return info.parent;
 }
 
 static sc_status acquire_one(sc_cache *cache, const sc_request *request, sc_lease *lease_out)
@@ -270,7 +285,8 @@ static sc_status acquire_one(sc_cache *cache, const sc_request *request, sc_leas
     sc_status status = lease_register(cache, lease);
     if (status != SC_OK) goto out_lease;
     sc_node node = match.state_len > 0 ? match.state_node : SC_NODE_NONE;
-    status = sc_radix_lock(cache->radix, node, SC_RADIX_LOCK_KV, &lease->path);
+    status = sc_radix_lock(cache->radix, above_tail(cache, node, match.state_len),
+        SC_RADIX_LOCK_KV, &lease->path);
     if (status != SC_OK) goto out_table;
     status = sc_radix_lock(cache->radix, node, SC_RADIX_LOCK_STATE, &lease->pin);
     if (status != SC_OK) goto out_path;

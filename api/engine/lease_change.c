@@ -124,19 +124,24 @@ sc_status sc_lease_adopt(sc_cache *cache, sc_lease handle, uint32_t *count_out)
 
 /* ---- release ---- */
 
-/* Publishes what KEEP asks for. True: the working slot is a snapshot now. */
-static bool keep_end(sc_cache *cache, struct lease *lease, uint32_t len)
+/* Publishes what KEEP asks for. True: the working slot is a snapshot now. `whole`: it holds the
+ * state at the committed length, and end_tail is of the page there. */
+static bool keep_end(sc_cache *cache, struct lease *lease, uint32_t len, bool whole)
 {
-    uint32_t whole = sc_engine_page_floor(cache, len);
-    /* The working slot holds the state at `len` if the last step wrote it and did not freeze it. */
-    bool state = (cache->options.save_flags & SC_SAVE_END) && len == lease->len && whole == len &&
-        len > 0 && lease->source.id == lease->working.id && !lease->overrun;
+    bool state = (cache->options.save_flags & SC_SAVE_END) && whole && len == lease->len &&
+        len > 0 && sc_engine_end_savable(cache, len, lease->end_tail);
     bool saved = false;
-    if (state || whole > lease->inserted_len) {
-        struct step_save save = {0, len, SC_KIND_END, lease->working};
+    struct step_save save = {0, len, SC_KIND_END, lease->working};
+    struct offer offer = {sc_engine_page_floor(cache, len), &save, state, true, -1};
+    if (state) offer.len = len;
+    if (state && len % cache->page != 0) {
+        offer.tail_kv = lease->end_tail;
+        lease->end_tail = -1;
+    }
+    if (state || offer.len > lease->inserted_len) {
         struct published published;
         cache->stats.saves_planned += state;
-        sc_engine_publish(cache, lease, whole, &save, state, true, &published);
+        sc_engine_publish(cache, lease, &offer, &published);
         saved = state && published.status == SC_OK;
     }
     sc_node node = SC_NODE_NONE;
@@ -148,25 +153,35 @@ static bool keep_end(sc_cache *cache, struct lease *lease, uint32_t len)
     return saved;
 }
 
+/* Ids that the tree did not take go to the drain list. */
+static void kv_give_back(sc_cache *cache, struct lease *lease)
+{
+    for (uint32_t i = 0; i < lease->kv_count; i++) {
+        if (lease->kv_owner[i] == KV_TREE) continue;
+        sc_engine_drain_push(cache, &lease->kv[i], 1);
+        cache->kv_held--;
+    }
+    if (lease->end_tail < 0) return;
+    sc_engine_drain_push(cache, &lease->end_tail, 1);
+    cache->kv_held--;
+}
+
 void sc_engine_lease_end(sc_cache *cache, struct lease *lease, enum sc_release how, uint32_t len)
 {
-    bool saved = false;
+    bool saved = false, whole = lease->source.id == lease->working.id && !lease->overrun;
     /* nothing will be read any more */
     sc_status status = sc_radix_unlock(cache->radix, lease->pin);
     SC_ASSERT(status == SC_OK); /* (10) */
     if (lease->retired) { /* there the state at `len` is still whole */
         sc_engine_slot_free(cache->options.pool, lease->working);
         lease->working = lease->source;
-        lease->retired = lease->overrun = false;
+        /* but end_tail may be of a page behind it */
+        whole = !lease->overrun || cache->options.without_kv || lease->len % cache->page == 0;
     }
     if (how == SC_RELEASE_KEEP && !lease->lost) {
-        saved = keep_end(cache, lease, len ? len : lease->len);
+        saved = keep_end(cache, lease, len ? len : lease->len, whole);
     }
-    for (uint32_t i = 0; i < lease->kv_count; i++) {
-        if (lease->kv_owner[i] == KV_TREE) continue;
-        sc_engine_drain_push(cache, &lease->kv[i], 1);
-        cache->kv_held--;
-    }
+    kv_give_back(cache, lease);
     status = sc_radix_unlock(cache->radix, lease->path);
     SC_ASSERT(status == SC_OK); /* (10) */
     if (!saved) sc_engine_slot_free(cache->options.pool, lease->working);
@@ -178,7 +193,24 @@ void sc_engine_lease_end(sc_cache *cache, struct lease *lease, enum sc_release h
     sc_engine_lease_free(cache, lease);
 }
 
-static sc_status lease_release(sc_cache *cache, sc_lease handle, uint32_t len, enum sc_release how)
+/* The partial page of the lease's end comes in. With steps out nobody knows yet where that is. */
+static sc_status take_tail(sc_cache *cache, struct lease *lease, uint32_t len, int32_t tail_kv)
+{
+    if (tail_kv < 0) return SC_OK;
+    uint32_t end = len ? len : lease->len;
+    if (cache->options.without_kv || (lease->flights == 0 && end % cache->page == 0)) {
+        return SC_FAIL(SC_ERR_INVALID, "lease %u has no partial page at %u", lease->id, end);
+    }
+    SC_TRY(sc_engine_drain_reserve(cache, 1));
+    lease->end_tail = tail_kv;
+    cache->kv_inside++;
+    cache->kv_held++;
+    cache->stats.pages_in++;
+    return SC_OK;
+}
+
+static sc_status lease_release(
+    sc_cache *cache, sc_lease handle, uint32_t len, enum sc_release how, int32_t tail_kv)
 {
     struct lease *lease = NULL;
     SC_TRY(sc_engine_lease_find(cache, handle, &lease));
@@ -188,6 +220,7 @@ static sc_status lease_release(sc_cache *cache, sc_lease handle, uint32_t len, e
     if (len > lease->len) {
         return SC_FAIL(SC_ERR_INVALID, "length %u, committed are %u", len, lease->len);
     }
+    SC_TRY(take_tail(cache, lease, len, tail_kv));
     if (lease->flights == 0) {
         sc_engine_lease_end(cache, lease, how, len);
         return SC_OK;
@@ -203,20 +236,19 @@ static sc_status lease_release(sc_cache *cache, sc_lease handle, uint32_t len, e
     return SC_OK;
 }
 
-sc_status sc_lease_release(sc_cache *cache, sc_lease handle, uint32_t len, enum sc_release how)
+sc_status sc_lease_release_tail(
+    sc_cache *cache, sc_lease handle, uint32_t len, enum sc_release how, int32_t tail_kv)
 {
     SC_REQUIRE(cache);
     SC_REQUIRE(how == SC_RELEASE_DISCARD || how == SC_RELEASE_KEEP);
+    SC_REQUIRE(tail_kv >= -1);
     sc_rwlock_lock(&cache->lock);
-    sc_status status = lease_release(cache, handle, len, how);
+    sc_status status = lease_release(cache, handle, len, how, tail_kv);
     sc_rwlock_unlock(&cache->lock);
     return status;
 }
 
-sc_status sc_lease_release_tail(
-    sc_cache *cache, sc_lease handle, uint32_t len, enum sc_release how, int32_t tail_kv)
+sc_status sc_lease_release(sc_cache *cache, sc_lease handle, uint32_t len, enum sc_release how)
 {
-    SC_REQUIRE(tail_kv >= -1);
-    if (tail_kv >= 0) return SC_FAIL(SC_ERR_UNSUPPORTED, "tails are not there yet");
-    return sc_lease_release(cache, handle, len, how);
+    return sc_lease_release_tail(cache, handle, len, how, -1);
 }

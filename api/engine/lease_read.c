@@ -31,7 +31,7 @@ sc_status sc_lease_info_get(const sc_cache *cache, sc_lease handle, sc_lease_inf
             .issued_len = lease->issued_len,
             .issued_len_max = lease->issued_max,
             .steps_out = lease->flights,
-            .tail_kv = -1,
+            .tail_kv = lease->tail_kv,
         };
     }
     sc_rwlock_unlock_shared(&cache->lock);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Histories, and how what a lease has computed gets into the tree.
  *
- * A publication offers whole pages [0, len) of a lease together with the saves that end there:
+ * A publication offers whole pages [0, len) of a lease together with the saves that end there (and,
+ * where the last of them ends inside a page, the partial page of a tail):
  *
  *   before     tree:  [0 ......... inserted_len)            KV-locked by the lease
  *              lease:                            HELD HELD HELD HELD | incomplete page
@@ -98,15 +99,17 @@ sc_status sc_engine_reserve_scratch(sc_cache *cache, uint32_t pages, uint32_t st
 
 /* Ids of the pages before `len` for an insert. Those of the path that the lease holds are in the
  * tree and are not looked at: -1 stands for them. */
-static const int32_t *make_ids(sc_cache *cache, const struct lease *lease, uint32_t len)
+static const int32_t *make_ids(sc_cache *cache, const struct lease *lease, uint32_t len,
+    int32_t tail_kv)
 {
     if (cache->options.without_kv) return NULL;
     uint32_t pages = len / cache->page;
-    SC_ASSERT(pages <= cache->scratch_ids_cap);
+    SC_ASSERT(pages < cache->scratch_ids_cap);
     SC_ASSERT(pages <= lease->kv_base + lease->kv_count); /* (7) */
     uint32_t hit = pages < lease->kv_base ? pages : lease->kv_base;
     for (uint32_t i = 0; i < hit; i++) cache->scratch_ids[i] = -1;
     if (pages > hit) memcpy(cache->scratch_ids + hit, lease->kv, (pages - hit) * sizeof(int32_t));
+    cache->scratch_ids[pages] = tail_kv;
     return cache->scratch_ids;
 }
 
@@ -135,14 +138,15 @@ static uint32_t marks_before(const struct lease *lease, uint32_t len)
     return count;
 }
 
-static sc_status tree_insert(sc_cache *cache, const struct lease *lease, uint32_t len,
+static sc_status tree_insert(sc_cache *cache, const struct lease *lease, const struct offer *offer,
     uint32_t save_count, struct sc_radix_inserted *inserted_out)
 {
+    uint32_t len = offer->len;
     struct sc_radix_insert insert = {
         .space = lease->space->radix_space,
         .tokens = lease->tokens,
         .token_count = len,
-        .kv_ids = make_ids(cache, lease, len),
+        .kv_ids = make_ids(cache, lease, len, offer->tail_kv),
         .runs = cache->scratch_runs,
         .run_count = make_runs(cache, lease, len, cache->scratch_runs),
         .saves = cache->scratch_saves,
@@ -169,15 +173,26 @@ void sc_engine_relock(sc_cache *cache, struct sc_radix_receipt *receipt, sc_node
     SC_ASSERT(status == SC_OK);
 }
 
+/* Where the whole pages of an insert end: above a tail. */
+static sc_node whole_node(const sc_cache *cache, const struct sc_radix_inserted *inserted)
+{
+    struct sc_radix_node_info info = {0};
+    if (inserted->len % cache->page == 0) return inserted->node;
+    sc_status status = sc_radix_node_get(cache->radix, inserted->node, &info);
+    SC_ASSERT(status == SC_OK);
+    return info.parent;
+}
+
 /* The lease's pages up to the end of the insert are the tree's or duplicates; its lock moves
  * there. */
 static void take_path(
     sc_cache *cache, struct lease *lease, const struct sc_radix_inserted *inserted)
 {
-    if (inserted->len <= lease->inserted_len) return;
+    uint32_t whole = sc_engine_page_floor(cache, inserted->len);
+    if (whole <= lease->inserted_len) return;
     SC_ASSERT(lease->inserted_len == 0 || inserted->prefix_len >= lease->inserted_len); /* (6) */
     if (!cache->options.without_kv) {
-        for (uint32_t page = lease->inserted_len / cache->page; page < inserted->len / cache->page;
+        for (uint32_t page = lease->inserted_len / cache->page; page < whole / cache->page;
              page++) {
             uint32_t i = page - lease->kv_base;
             SC_ASSERT_DEBUG(lease->kv_owner[i] == KV_HELD);
@@ -190,8 +205,8 @@ static void take_path(
             }
         }
     }
-    sc_engine_relock(cache, &lease->path, inserted->node, SC_RADIX_LOCK_KV);
-    lease->inserted_len = inserted->len;
+    sc_engine_relock(cache, &lease->path, whole_node(cache, inserted), SC_RADIX_LOCK_KV);
+    lease->inserted_len = whole;
 }
 
 /* Enters one save in the registry; the state's history is the lease's, up to the save. */
@@ -240,61 +255,93 @@ static void settle(sc_cache *cache, const struct step_save *save, uint32_t snaps
     if (!keep_slot) sc_engine_slot_free(cache->options.pool, save->slot);
 }
 
-void sc_engine_publish(sc_cache *cache, struct lease *lease, uint32_t len,
-    const struct step_save *saves, uint32_t count, bool keep_last, struct published *published_out)
+/* Enters the saves in the registry, as many as it takes; scratch_order says which. */
+static uint32_t register_saves(sc_cache *cache, struct lease *lease, const struct offer *offer)
 {
-    *published_out = (struct published){SC_NODE_NONE, SC_ERR_LIMIT, 0};
-    SC_ASSERT(count <= cache->options.save_max + 1u);
     uint32_t registered = 0;
-    for (uint32_t i = 0; i < count; i++) {
-        bool keep = keep_last && i + 1 == count;
+    for (uint32_t i = 0; i < offer->count; i++) {
+        bool keep = offer->keep_last && i + 1 == offer->count;
         struct sc_radix_save *save = &cache->scratch_saves[registered];
-        save->len = saves[i].position;
-        sc_status status = register_save(cache, lease, &saves[i], &save->snapshot);
+        save->len = offer->saves[i].position;
+        sc_status status = register_save(cache, lease, &offer->saves[i], &save->snapshot);
         if (status == SC_OK) {
             cache->scratch_order[registered++] = i;
         } else {
-            settle(cache, &saves[i], 0, SC_ERR_LIMIT, keep);
+            settle(cache, &offer->saves[i], 0, SC_ERR_LIMIT, keep);
         }
     }
+    return registered;
+}
+
+static void cap_path(sc_cache *cache, sc_node node)
+{
+    struct evict_sink sink;
+    uint32_t excess = 0;
+    sc_engine_sink_init(cache, SC_EVICT_PATH_CAP, &sink);
+    sc_status status = sc_radix_evict_excess(cache->radix, node, &sink.sink, &excess);
+    SC_ASSERT(status == SC_OK);
+}
+
+void sc_engine_publish(sc_cache *cache, struct lease *lease, const struct offer *offer,
+    struct published *published_out)
+{
+    *published_out = (struct published){SC_NODE_NONE, SC_ERR_LIMIT, 0};
+    SC_ASSERT(offer->count <= cache->options.save_max + 1u);
+    uint32_t last = offer->count - 1, registered = register_saves(cache, lease, offer);
+    struct offer whole = *offer;
+    bool tail = registered > 0 && cache->scratch_saves[registered - 1].len == offer->len;
+    if (!tail) whole.len = sc_engine_page_floor(cache, offer->len);
     struct sc_radix_inserted inserted = {0};
-    sc_status status = len == 0 ? SC_OK : tree_insert(cache, lease, len, registered, &inserted);
+    sc_status status =
+        whole.len == 0 ? SC_OK : tree_insert(cache, lease, &whole, registered, &inserted);
     for (uint32_t r = 0; r < registered; r++) {
         uint32_t i = cache->scratch_order[r], snapshot = cache->scratch_saves[r].snapshot;
         sc_status each = status == SC_OK ? cache->scratch_status[r] : SC_ERR_LIMIT;
-        settle(cache, &saves[i], snapshot, each, keep_last && i + 1 == count);
-        if (i + 1 == count) {
+        settle(cache, &offer->saves[i], snapshot, each, offer->keep_last && i == last);
+        if (i == last) {
             published_out->status = each;
             published_out->snapshot = each == SC_OK ? snapshot : 0;
         }
     }
+    if (offer->tail_kv >= 0) {
+        cache->kv_held--;
+        if (published_out->status != SC_OK) sc_engine_drain_push(cache, &offer->tail_kv, 1);
+    }
     if (status != SC_OK) return;
     take_path(cache, lease, &inserted);
     published_out->node = inserted.node;
-    if (cache->options.path_snapshots_max > 0 && registered > 0) {
-        struct evict_sink sink;
-        uint32_t excess = 0;
-        sc_engine_sink_init(cache, SC_EVICT_PATH_CAP, &sink);
-        status = sc_radix_evict_excess(cache->radix, inserted.node, &sink.sink, &excess);
-        SC_ASSERT(status == SC_OK);
+    if (published_out->status == SC_OK && offer->len % cache->page != 0) {
+        lease->own_tail = inserted.node;
+        lease->own_tail_snapshot = published_out->snapshot;
+        lease->own_tail_len = offer->len;
     }
+    if (cache->options.path_snapshots_max > 0 && registered > 0) cap_path(cache, inserted.node);
+}
+
+static void drop_unused(sc_cache *cache, const struct lease *lease, sc_node node,
+    uint32_t snapshot)
+{
+    struct sc_snapshot_info what;
+    struct evict_sink sink;
+    if (snapshot == 0 || sc_registry_get(cache->registry, snapshot, &what) != SC_OK) return;
+    if (what.maker != lease->generation || what.hits > 0) return;
+    sc_engine_sink_init(cache, SC_EVICT_SUPERSEDED, &sink);
+    /* SC_ERR_BUSY: in use, it stays */
+    (void)sc_radix_snapshot_drop(cache->radix, node, &sink.sink);
 }
 
 void sc_engine_drop_beyond(sc_cache *cache, struct lease *lease, sc_node node, uint32_t len)
 {
     struct sc_radix_node_info info;
-    struct sc_snapshot_info what;
-    struct evict_sink sink;
-    sc_engine_sink_init(cache, SC_EVICT_SUPERSEDED, &sink);
     while (node != SC_NODE_NONE && sc_radix_node_get(cache->radix, node, &info) == SC_OK &&
         info.end > len) {
-        bool own = info.snapshot != 0 &&
-            sc_registry_get(cache->registry, info.snapshot, &what) == SC_OK &&
-            what.maker == lease->generation && what.hits == 0;
-        /* SC_ERR_BUSY: in use, it stays */
-        if (own) (void)sc_radix_snapshot_drop(cache->radix, node, &sink.sink);
+        drop_unused(cache, lease, node, info.snapshot);
         node = info.parent;
     }
+    if (lease->own_tail_snapshot == 0 || lease->own_tail_len <= len) return;
+    if (sc_radix_node_get(cache->radix, lease->own_tail, &info) != SC_OK) return;
+    if (info.snapshot != lease->own_tail_snapshot) return;
+    drop_unused(cache, lease, lease->own_tail, info.snapshot);
 }
 
 void sc_engine_decode_drop(sc_cache *cache, struct lease *lease, sc_node node)

@@ -105,7 +105,8 @@ static sc_status check_points(const sc_cache *cache, const struct lease *lease, 
             return SC_FAIL(SC_ERR_INVALID, "point %u: not ascending within (%u, %u]", point,
                 row->from, row->to);
         }
-        if (point % (pages || point == row->to ? cache->page : cache->grid) != 0) {
+        bool tail = cache->options.tails && point == row->to && !pages;
+        if (!tail && point % (pages || point == row->to ? cache->page : cache->grid) != 0) {
             return SC_FAIL(SC_ERR_INVALID, "point %u: neither on the grid of %u nor the row's end "
                 "on a page of %u", point, cache->grid, cache->page);
         }

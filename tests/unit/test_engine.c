@@ -915,8 +915,8 @@ START_TEST(evict__pinned_content_stays)
 }
 END_TEST
 
-/* Kept at a shorter length: KV to there, the newest snapshot at or below; what the lease saved beyond
- * goes, unless somebody used it. */
+/* Kept at a shorter length: KV to there, the newest snapshot at or below; what the lease saved
+ * beyond goes, unless somebody used it. */
 START_TEST(release__keep_shorter_drops_own_snapshots_beyond)
 {
     start(1);

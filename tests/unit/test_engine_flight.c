@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Several steps in flight: tokens that are sampled by the step before, ends in another order, frozen
- * slots, aborts, releases, drafts. Random ones: test_engine_random.c. */
+/* Several steps in flight: tokens that are sampled by the step before, ends in another order,
+ * frozen slots, aborts, releases, drafts. Random ones: test_engine_random.c. */
 #include "test_engine_rig.h"
 
 static struct rig rig;
@@ -215,8 +215,8 @@ START_TEST(freeze__the_step_behind_reads_what_becomes_a_snapshot)
 }
 END_TEST
 
-/* The save is refused while the step behind is out: the slot stays until that has ended. `how`: 0 it
- * is committed, 1 taken back, 2 lost, 3 the lease is released before. */
+/* The save is refused while the step behind is out: the slot stays until that has ended. 0: it is
+ * committed, 1: taken back, 2: lost, 3: the lease is released before. */
 START_TEST(freeze__refused_its_slot_stays_for_the_step_behind)
 {
     start(1, 2, 0);

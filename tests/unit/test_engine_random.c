@@ -52,6 +52,29 @@ START_TEST(random__steps_in_flight)
 }
 END_TEST
 
+/* Snapshots inside pages. */
+START_TEST(random__tails)
+{
+    struct rig_options options = RIG_OPTIONS_INIT;
+    options.page = _i & 1 ? 16 : 48;
+    options.slots = _i & 2 ? 14 : 64;
+    options.cache.tails = true;
+    options.cache.depth_max = 1 + (uint32_t)_i % 3;
+    options.cache.draft_max = _i & 4 ? 5 : 0;
+    options.cache.token_max = _i % 4 == 3 ? 600 : 0;
+    options.cache.path_snapshots_max = _i % 5 == 4 ? 2 : 0;
+    struct sim sim;
+    sim_init(&sim, &options, 500 + (uint64_t)_i);
+    sim.marks = _i % 3 == 0;
+    for (uint64_t i = 0; i < test_scaled(4000, 400); i++) {
+        sim_act(&sim);
+        if (i % 16 == 0) rig_verify(&sim.rig);
+    }
+    ck_assert_uint_gt(sim.tails, 0);
+    sim_deinit(&sim);
+}
+END_TEST
+
 START_TEST(random__pure_recurrent_models_have_no_kv)
 {
     struct rig_options options = RIG_OPTIONS_INIT;
@@ -158,6 +181,7 @@ static Suite *random_suite(void)
     tcase_set_timeout(tc, 240);
     tcase_add_loop_test(tc, random__states_and_kv_are_never_mixed_up, 0, 16);
     tcase_add_loop_test(tc, random__steps_in_flight, 0, 16);
+    tcase_add_loop_test(tc, random__tails, 0, 12);
     tcase_add_test(tc, random__pure_recurrent_models_have_no_kv);
     tcase_add_loop_test(tc, contract_18__same_calls_same_decisions, 0, 2);
     tcase_add_test(tc, canary__the_rig_sees_one_flipped_bit);

@@ -33,7 +33,8 @@
 #include "statecache/cache.h"
 #include "support/fail_alloc.h"
 
-enum { RIG_MARK_SHIFT = 24, RIG_ROWS = 16, RIG_PARTS = 8, RIG_CHUNK = 16, RIG_KV_DEFAULT = 1 << 15 };
+enum { RIG_ROWS = 16, RIG_PARTS = 8, RIG_CHUNK = 16, RIG_KV_DEFAULT = 1 << 15 };
+enum { RIG_MARK_SHIFT = 24 };
 
 struct rig_options {
     uint32_t page, slots, extras, kv_ids;
@@ -60,6 +61,7 @@ struct rig {
     uint32_t kv_ids, kv_free_count;
     struct sc_prng prng; /* of the tokens that are sampled */
     uint32_t depth, request_flags; /* of the requests */
+    bool tails;          /* partial pages are handed in */
     int32_t *split;      /* tokens without their marks: of the newest key */
     sc_mark *marks;
     uint32_t split_cap;
@@ -192,6 +194,7 @@ static inline void rig_init(struct rig *rig, const struct rig_options *options)
     rig_cache_options(rig, options, &cache_options);
     rig_ok(sc_cache_create(&cache_options, &rig->cache));
     rig_ok(sc_namespace_open(rig->cache, NULL, 0, 0, &rig->ns));
+    rig->tails = options->cache.tails;
 }
 
 static inline void rig_verify(struct rig *rig)
@@ -364,7 +367,9 @@ static inline const char *rig_lease_fault(struct rig *rig, const struct req *req
     if ((count ? history[count - 1].end : 0) != info.len) fault = "the history ends elsewhere";
     uint64_t state = rig_cold(rig, req->tokens, history, count, kv);
     bool ready = info.state == SC_LEASE_READY;
-    if (ready && !rig_state_is(rig, info.source_slot, state)) fault = "not the state of its history";
+    if (ready && !rig_state_is(rig, info.source_slot, state)) {
+        fault = "not the state of its history";
+    }
     if (ready && (info.issued_len != info.len || info.issued_len_max != info.len)) {
         fault = "something is issued that is not in flight";
     }
@@ -375,6 +380,14 @@ static inline const char *rig_lease_fault(struct rig *rig, const struct req *req
         if (memcmp(rig->kv + (size_t)ids[p] * rig->page, kv + (size_t)p * rig->page,
                 rig->page * sizeof *kv) != 0) {
             fault = "KV of another history";
+        }
+    }
+    if (info.tail_kv >= 0) {
+        uint32_t from = info.len - info.len % rig->page;
+        if (from != pages * rig->page || rig->kv_where[info.tail_kv] != 2) fault = "a lost tail";
+        if (memcmp(rig->kv + (size_t)info.tail_kv * rig->page, kv + from,
+                (info.len - from) * sizeof *kv) != 0) {
+            fault = "a tail of another history";
         }
     }
     free(history);
@@ -413,10 +426,21 @@ static inline void req_computed(struct req *req, uint32_t end, sc_form_kind form
     req->computed = end;
 }
 
+/* The page that is being filled goes on in a copy: its own id is somebody else's now. */
+static inline int32_t rig_kv_copy(struct rig *rig, int32_t id)
+{
+    int32_t copy = rig_kv_take(rig);
+    memcpy(rig->kv + (size_t)copy * rig->page, rig->kv + (size_t)id * rig->page,
+        rig->page * sizeof *rig->kv);
+    return copy;
+}
+
 /* The request goes on from where its lease is. */
 static inline void req_start(struct rig *rig, struct req *req)
 {
     uint32_t count = 0;
+    sc_lease_info info = rig_info(rig, req->lease);
+    if (info.tail_kv >= 0) req->open = rig_kv_copy(rig, info.tail_kv);
     (void)sc_lease_history(rig->cache, req->lease, NULL, 0, &count);
     free(req->raw);
     req->raw = calloc(count + 1u, sizeof *req->raw);
@@ -523,9 +547,22 @@ static inline void req_forget(struct rig *rig, struct req *req)
     req->open = -1;
 }
 
+/* Releases; with tails, the partial page goes along. */
+static inline void req_release(struct rig *rig, struct req *req, uint32_t len, enum sc_release how)
+{
+    sc_lease_info info = rig_info(rig, req->lease);
+    uint32_t end = len ? len : info.len;
+    bool partial = rig->tails && req->open >= 0 && (info.steps_out > 0 || end % rig->page != 0);
+    int32_t tail = partial && end == info.len ? req->open : -1;
+    rig_ok(sc_lease_release_tail(rig->cache, req->lease, len, how, tail));
+    if (tail < 0) return;
+    rig->kv_where[tail] = 2;
+    req->open = req->flights > 0 ? rig_kv_copy(rig, tail) : -1;
+}
+
 static inline void req_close(struct rig *rig, struct req *req, uint32_t len, enum sc_release how)
 {
-    rig_ok(sc_lease_release(rig->cache, req->lease, len, how));
+    req_release(rig, req, len, how);
     req_forget(rig, req);
 }
 
@@ -604,7 +641,7 @@ static inline void rig_store_kv(struct rig *rig, struct rig_step *step, uint32_t
 {
     struct req *req = step->rows[i].req;
     sc_result *result = &step->results[step->result_count++];
-    step->ids[i] = calloc((end - from) / rig->page + 1u, sizeof(int32_t));
+    step->ids[i] = calloc((end - from) / rig->page + 2u, sizeof(int32_t));
     ck_assert_ptr_nonnull(step->ids[i]);
     *result = (sc_result){req->lease, end, step->ids[i], 0};
     for (uint32_t t = from; t < end; t++) {
@@ -614,6 +651,10 @@ static inline void rig_store_kv(struct rig *rig, struct rig_step *step, uint32_t
         step->ids[i][result->kv_count++] = req->open;
         req->open = -1;
     }
+    if (rig_word(&step->batch, step->batch.at_freeze, i) != 2 || !rig->tails) return;
+    ck_assert_uint_ne(end % rig->page, 0);
+    step->ids[i][result->kv_count++] = req->open;
+    req->open = rig_kv_copy(rig, req->open);
 }
 
 /* Tokens of the row that nobody gave it were sampled, or are drafts that turn out to be right. */

@@ -23,7 +23,7 @@ struct sim {
     bool marks;
     struct sim_talk talks[SIM_TALKS]; /* earlier conversations */
     uint64_t calls, digest;           /* digest: of everything that the cache decided */
-    uint64_t refused, aborted, adopted, resumed, early, lost, overlapped;
+    uint64_t refused, aborted, adopted, resumed, early, lost, overlapped, tails;
 };
 
 static inline uint32_t sim_below(struct sim *sim, uint32_t bound)
@@ -83,6 +83,7 @@ static inline void sim_acquire(struct sim *sim, uint32_t i)
     ck_assert_uint_eq(info.resume_len, answer.state_len[SC_TIER_DEVICE]);
     ck_assert_int_eq(info.reason, answer.reason);
     sim->resumed += info.resume_len > 0;
+    sim->tails += info.tail_kv >= 0;
     sim_note(sim, info.resume_len);
     sim_note(sim, (uint64_t)info.source_slot << 32 | (uint32_t)info.working_slot);
     rig_check_lease(&sim->rig, &sim->reqs[i]);
@@ -229,7 +230,7 @@ static inline void sim_release(struct sim *sim, uint32_t i)
     if (sim_below(sim, 3) != 0) len = 0;
     if (len > 0) len = sim_below(sim, len + 1);
     enum sc_release how = sim_below(sim, 4) ? SC_RELEASE_KEEP : SC_RELEASE_DISCARD;
-    rig_ok(sc_lease_release(sim->rig.cache, req->lease, len, how));
+    req_release(&sim->rig, req, len, how);
     sim->calls++;
     sim_remember(sim, req);
     if (req->flights > 0) {

@@ -54,11 +54,13 @@ typedef uint64_t sc_step; /* one forward of the engine; strictly increasing, > 0
 
 /** What the cache saves by itself. */
 enum {
-    /* the end of the prompt: exactly, when a page ends there; else its last grid point */
+    /* the end of the prompt: exactly, when a page ends there or with `tails`; else its last grid
+     * point */
     SC_SAVE_PROMPT_END = 1,
     SC_SAVE_BRANCH = 2,     /* where a prompt leaves what the tree knows, cut to the grid */
     SC_SAVE_DECODE = 4,     /* decode positions: see decode_interval */
-    SC_SAVE_END = 8,        /* release with keep, when a page ends there */
+    /* release with keep, when a page ends there, or with `tails` and the id of the partial page */
+    SC_SAVE_END = 8,
     SC_SAVE_DEFAULT = 15
 };
 
@@ -340,7 +342,8 @@ typedef struct sc_row {
     /* from: issued_len. to: <= token_count; one token more of a lease in flight; drafts come on
      * top */
     uint32_t from, to;
-    /* positions to save, ascending, in (from, to]: on the grid, or == to on a page end */
+    /* positions to save, ascending, in (from, to]: on the grid, or == to on a page end (anywhere,
+     * with `tails`); of rows with drafts, and behind them: on page ends */
     const uint32_t *points;
     uint32_t point_count;
     uint32_t draft_count;    /* <= draft_max */
@@ -457,7 +460,9 @@ SC_API sc_status sc_lease_release(
     sc_cache *cache, sc_lease lease, uint32_t len, enum sc_release how);
 /** The same with the id of the lease's partial page, so that an end inside a page can be kept as a
  * tail. The id becomes the cache's (and is drained at once if there is nothing to keep it for);
- * -1: none. SC_ERR_INVALID: an id where the length has no partial page, or without KV. */
+ * -1: none. With steps in flight it is of the page where the last of them ends. SC_ERR_INVALID: an
+ * id where the length has no partial page, or without KV. SC_ERR_NO_MEMORY: no room for the id;
+ * nothing changed. */
 SC_API sc_status sc_lease_release_tail(
     sc_cache *cache, sc_lease lease, uint32_t len, enum sc_release how, int32_t tail_kv);
 
@@ -473,7 +478,7 @@ typedef struct sc_room {
     /* held: working, in flight, pinned snapshots */
     uint32_t slots_free, slots_evictable, slots_held, slots_draining;
     uint64_t pages_cached;    /* in the index */
-    uint64_t pages_evictable; /* of these, unpinned */
+    uint64_t pages_evictable; /* of these, unpinned (with tails: about so many) */
     uint64_t pages_held;      /* handed in by living leases and not in the index */
     uint64_t pages_drainable; /* waiting in the drain list */
 } sc_room;

@@ -233,6 +233,7 @@ struct sc_radix_stats {
     uint64_t kv_evictable_tokens, kv_locked_tokens;     /* together token_count */
     uint64_t state_evictable_count, state_locked_count; /* together snapshot_count */
     uint64_t receipt_count;
+    uint64_t tail_tokens; /* of token_count */
     uint64_t mark_count, tail_count; /* tails are nodes; their tokens and snapshots count as such */
     uint64_t bytes; /* of memory, all told */
 };
