@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The tutorial's program: two requests that share a prompt; the second resumes where the first
- * one's state was saved. README.md beside this file explains it. */
+ * one's state was saved. first_hit.md beside this file explains it. */
 #include <statecache/statecache.h>
 
 #include <stdio.h>
@@ -15,10 +15,14 @@
         }                                                                                          \
     } while (0)
 
+static int32_t next_page = 100;
+
+enum { PAGE = 16 }; /* tokens of one KV page, as in your attention backend */
+
 /* Your engine's forward: it reads the state in slot `source` (0: zeros), computes the tokens,
  * writes the state to slot `dest`. This stand-in only adds up token numbers. */
-static void forward(const sc_layer_view *view, int32_t source, int32_t dest, const int32_t *tokens,
-    uint32_t count)
+static float forward(const sc_layer_view *view, int32_t source, int32_t dest,
+    const int32_t *tokens, uint32_t count)
 {
     float *from = (float *)(uintptr_t)(view->base + (uint64_t)(source * view->slot_stride));
     float *to = (float *)(uintptr_t)(view->base + (uint64_t)(dest * view->slot_stride));
@@ -26,7 +30,7 @@ static void forward(const sc_layer_view *view, int32_t source, int32_t dest, con
     for (uint32_t i = 0; i < count; i++) {
         sum += (float)tokens[i];
     }
-    to[0] = sum;
+    return to[0] = sum;
 }
 
 /* [serve] */
@@ -36,27 +40,30 @@ static void serve(sc_cache *cache, sc_namespace ns, const sc_layer_view *view, s
     sc_request request = {.key = {.ns = ns, .tokens = tokens, .token_count = count}};
     sc_lease lease;
     sc_lease_info info;
-    sc_status each;
-    OK(sc_cache_acquire(cache, &request, 1, 0, &lease, &each));
-    OK(each); /* "no room" would be an answer: try again after a release */
+    sc_status acquired, planned; /* the answer for each item of a batch, here of one */
+    OK(sc_cache_acquire(cache, &request, 1, 0, &lease, &acquired));
+    OK(acquired); /* SC_ERR_NO_SLOT would be no error: try again after a release */
     OK(sc_lease_info_get(cache, lease, &info));
     printf("%u tokens, resumed at %u: %s\n", count, info.resume_len, sc_reason_text(info.reason));
 
     sc_row row = {.lease = lease, .from = info.resume_len, .to = count};
     sc_batch batch;
-    OK(sc_step_plan(cache, step, &row, 1, 0, &batch, &each));
-    OK(each);
-    const int32_t *block = batch.block;
-    forward(view, block[batch.at_source], block[batch.at_dest], tokens + row.from,
-        count - row.from);
+    OK(sc_step_plan(cache, step, &row, 1, 0, &batch, &planned));
+    OK(planned);
+    const int32_t *block = batch.block; /* row r of the batch is at word r of each array */
+    uint32_t end = (uint32_t)block[batch.at_end];
+    float sum = forward(view, block[batch.at_source], block[batch.at_dest], tokens + row.from,
+        end - row.from);
+    printf("  computed %u tokens, their sum is %.0f\n", end - row.from, sum);
 
-    int32_t kv_ids[64]; /* your ids of the KV pages that this forward filled; a page is one token */
-    for (uint32_t i = row.from; i < count; i++) {
-        kv_ids[i - row.from] = (int32_t)(100 * step + i);
+    uint32_t kv_count = end / PAGE - row.from / PAGE; /* KV pages that this forward filled */
+    int32_t *kv_ids = malloc((kv_count + 1) * sizeof *kv_ids);
+    for (uint32_t i = 0; kv_ids && i < kv_count; i++) {
+        kv_ids[i] = next_page++; /* your ids of them */
     }
-    sc_result result = {.lease = lease, .len = count, .kv_ids = kv_ids,
-        .kv_count = count - row.from};
-    OK(sc_step_commit(cache, step, &result, 1, &each));
+    sc_result result = {.lease = lease, .len = end, .kv_ids = kv_ids, .kv_count = kv_count};
+    OK(sc_step_commit(cache, step, &result, 1, NULL));
+    free(kv_ids);
     OK(sc_lease_release(cache, lease, 0, SC_RELEASE_KEEP)); /* keep the end for a next turn */
 }
 /* [serve] */
@@ -86,6 +93,7 @@ int main(void)
 
     sc_cache_options cache_options = SC_CACHE_OPTIONS_INIT;
     cache_options.pool = pool;
+    cache_options.page_tokens = PAGE;
     sc_cache *cache;
     OK(sc_cache_create(&cache_options, &cache));
     sc_namespace ns;
@@ -94,12 +102,25 @@ int main(void)
     OK(sc_pool_layer_view(pool, 0, SC_PART_RECURRENT, 0, &view));
     /* [open] */
 
-    int32_t tokens[40];
-    for (int32_t i = 0; i < 40; i++) {
+    int32_t tokens[72];
+    float cold = 0;
+    for (int32_t i = 0; i < 72; i++) {
         tokens[i] = 7 * i;
+        cold += (float)tokens[i];
     }
-    serve(cache, ns, &view, 1, tokens, 32); /* a first prompt */
-    serve(cache, ns, &view, 2, tokens, 40); /* its next turn: resumes at 32 */
+    serve(cache, ns, &view, 1, tokens, 48); /* a first prompt */
+    serve(cache, ns, &view, 2, tokens, 72); /* its next turn: resumes at 48 */
+    printf("the sum of all 72, without a cache: %.0f\n", cold);
+    serve(cache, ns, &view, 3, tokens, 48); /* the first prompt again: see below */
+
+    /* [drain] */
+    sc_room gone;
+    OK(sc_cache_evict(cache, 4, 0, &gone)); /* your page pool is short: 4 pages at least */
+    int32_t ids[8];
+    uint32_t count;
+    OK(sc_cache_drain(cache, ids, 8, &count));
+    printf("%u KV pages are free again\n", count);
+    /* [drain] */
 
     OK(sc_cache_destroy(cache));
     OK(sc_pool_destroy(pool));

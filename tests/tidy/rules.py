@@ -304,18 +304,20 @@ def options_size(tree):
 
 
 def sample_region(text, region):
-    """The lines between two `/* [region] */` markers, dedented; None without them."""
-    parts = re.split(r"^[ \t]*/\* \[" + re.escape(region) + r"\] \*/\n", text, flags=re.M)
+    """The lines between two `/* [region] */` or `# [region]` markers, dedented; else None."""
+    mark = r"\[" + re.escape(region) + r"\]"
+    parts = re.split(r"^[ \t]*(?:/\* " + mark + r" \*/|# " + mark + r")\n", text, flags=re.M)
     return textwrap.dedent(parts[1]).strip("\n") if len(parts) == 3 else None
 
 
 @rule
 def samples(tree):
-    """C code in documents is the text of a file that CI compiles.
+    """C and CMake code in documents is the text of a file that CI compiles.
 
     Above the block stands `<!-- sample: FILE [REGION] -->`, FILE relative to the document.
     """
-    block = re.compile(r"(?:^<!-- sample: (\S+) \[(\w+)\] -->\n+)?^```c\n(.*?)^```", re.M | re.S)
+    block = re.compile(r"(?:^<!-- sample: (\S+) \[(\w+)\] -->\n+)?^```(?:c|cmake)\n(.*?)^```",
+                       re.M | re.S)
     for path, text in tree.files.items():
         if not path.endswith(".md"):
             continue
@@ -323,7 +325,7 @@ def samples(tree):
             file, region, shown = match.groups()
             where = f"{path}:{line_of(text, match.start())}"
             if file is None:
-                yield f"{where}: C code without a line that names its sample"
+                yield f"{where}: code without a line that names its sample"
                 continue
             source = posixpath.normpath(posixpath.join(posixpath.dirname(path), file))
             wanted = sample_region(tree.files.get(source, ""), region)
