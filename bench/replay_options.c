@@ -110,32 +110,42 @@ static const struct number numbers[] = {
     NUMBER(KEY_BUDGET, budget, 1, 1000000), NUMBER(KEY_THREADS, threads, 1, 16),
     NUMBER(KEY_CHECK, check, 1, 1000000), NUMBER(KEY_VERIFY_EVERY, verify_every, 1, 1000000000)};
 
-static uint64_t parse_whole(struct argp_state *state, const char *text, uint64_t min, uint64_t max)
+/* What the user calls the option. */
+static const char *option_name(int key)
+{
+    const struct argp_option *option = option_list;
+    while (option->key != key)
+        option++;
+    return option->name;
+}
+
+static uint64_t parse_whole(struct argp_state *state, int key, const char *text, uint64_t min,
+    uint64_t max)
 {
     char *end;
     errno = 0;
     unsigned long long value = strtoull(text, &end, 10);
     if (!isdigit((unsigned char)text[0]) || *end || errno || value < min || value > max)
-        argp_error(state, "'%s' is not a whole number from %llu to %llu", text,
-            (unsigned long long)min, (unsigned long long)max);
+        argp_error(state, "--%s: '%s' is not a whole number from %llu to %llu", option_name(key),
+            text, (unsigned long long)min, (unsigned long long)max);
     return value;
 }
 
-static double parse_real(struct argp_state *state, const char *text, double max)
+static double parse_real(struct argp_state *state, int key, const char *text, double max)
 {
     char *end;
     double value = strtod(text, &end);
     if (end == text || *end || !(value >= 0 && value <= max))
-        argp_error(state, "'%s' is not a number from 0 to %g", text, max);
+        argp_error(state, "--%s: '%s' is not a number from 0 to %g", option_name(key), text, max);
     return value;
 }
 
 /* One of two words; returns 0 or 1. */
-static int parse_word(struct argp_state *state, const char *text, const char *zero,
+static int parse_word(struct argp_state *state, int key, const char *text, const char *zero,
     const char *one)
 {
     if (strcmp(text, zero) && strcmp(text, one))
-        argp_error(state, "'%s' is neither %s nor %s", text, zero, one);
+        argp_error(state, "--%s: '%s' is neither %s nor %s", option_name(key), text, zero, one);
     return strcmp(text, one) == 0;
 }
 
@@ -164,7 +174,8 @@ static bool parse_number(struct argp_state *state, struct replay_options *o, int
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
         if ((int)numbers[i].key != key)
             continue;
-        uint32_t value = (uint32_t)parse_whole(state, text, numbers[i].min, numbers[i].max);
+        uint32_t value = (uint32_t)parse_whole(state, key, text, numbers[i].min,
+            numbers[i].max);
         memcpy((char *)o + numbers[i].at, &value, sizeof value);
         return true;
     }
@@ -176,24 +187,26 @@ static error_t parse_word_option(struct argp_state *state, struct replay_options
 {
     switch (key) {
     case KEY_LAYOUT:
-        o->layout = parse_word(state, text, "contiguous", "page-major") ? SC_LAYOUT_PAGE_MAJOR
-                                                                        : SC_LAYOUT_CONTIGUOUS;
+        o->layout = parse_word(state, key, text, "contiguous", "page-major")
+            ? SC_LAYOUT_PAGE_MAJOR
+            : SC_LAYOUT_CONTIGUOUS;
         return 0;
     case KEY_KIND:
-        o->model.kind = parse_word(state, text, "gdn", "kda") ? SC_K_KIND_KDA : SC_K_KIND_GDN;
+        o->model.kind = parse_word(state, key, text, "gdn", "kda") ? SC_K_KIND_KDA
+                                                                   : SC_K_KIND_GDN;
         return 0;
     case KEY_STATE:
-        o->model.state_dtype = parse_word(state, text, "fp32", "bf16") ? SC_DTYPE_BF16
-                                                                       : SC_DTYPE_F32;
+        o->model.state_dtype = parse_word(state, key, text, "fp32", "bf16") ? SC_DTYPE_BF16
+                                                                            : SC_DTYPE_F32;
         return 0;
     case KEY_SAVE:
         o->save = parse_save(state, text);
         return 0;
     case KEY_TEMPERATURE:
-        o->temperature = parse_real(state, text, 100);
+        o->temperature = parse_real(state, key, text, 100);
         return 0;
     case KEY_SPEED:
-        o->speed = parse_real(state, text, 1e9);
+        o->speed = parse_real(state, key, text, 1e9);
         return 0;
     default:
         return ARGP_ERR_UNKNOWN;
@@ -208,11 +221,11 @@ static error_t parse(int key, char *text, struct argp_state *state)
         o->trace = text;
         return 0;
     case KEY_SEED:
-        o->seed = parse_whole(state, text, 0, UINT64_MAX);
+        o->seed = parse_whole(state, key, text, 0, UINT64_MAX);
         return 0;
     case KEY_SABOTAGE:
         o->sabotage = true;
-        o->sabotage_seed = parse_whole(state, text, 0, UINT64_MAX);
+        o->sabotage_seed = parse_whole(state, key, text, 0, UINT64_MAX);
         return 0;
     case KEY_KEEP_CUTS:
         return (int)!(o->keep_cuts = true);

@@ -98,6 +98,8 @@ def usage_errors_end_with_2_and_a_reason():
                       ["replay", "--trace", os.devnull], ["replay", "--trace", "/nowhere/trace"]):
         reason = run(*arguments, code=2)
         assert reason.strip(), arguments
+        if len(arguments) == 3 and arguments[1] != "--trace":
+            assert arguments[1] in reason, f"{arguments} are refused with {reason}"
 
 
 @test
