@@ -6,8 +6,8 @@
  *         least per byte and request waited for. Values are renewed after 2 % of the entries went.
  * ub      each resumed block must have been held since the last request that touched it, and one
  *         state since the last request that passed there: so many byte-steps. The budget has
- *         bytes x requests of them. Choices of one request lie on a concave hull; best ratios first,
- *         the last one in part. */
+ *         bytes x requests of them. Choices of one request lie on a concave hull; best ratios
+ *         first, the last one in part. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -135,7 +135,7 @@ static void oracle_serve(struct oracle *o)
         if (hit_future_next(o->future, block, o->request) == 0)
             continue;
         result->snapshots +=
-            hit_index_insert(&o->index, trace, o->request, d, &snapshot) != SC_NODE_NONE;
+            hit_index_insert(&o->index, trace, o->request, d, &match, &snapshot) != SC_NODE_NONE;
     }
     hit_index_unlock(&o->index, &match);
     double held = hit_index_bytes(&o->index);
@@ -208,7 +208,8 @@ void hit_upper_bound_run(struct hit_job *job)
             vertices = hull_add(hull, vertices, (struct vertex){area + state * steps, k + 1});
         }
         for (size_t k = 1; k < vertices; k++) {
-            double cost = hull[k].cost - hull[k - 1].cost, value = hull[k].value - hull[k - 1].value;
+            double cost = hull[k].cost - hull[k - 1].cost;
+            double value = hull[k].value - hull[k - 1].value;
             items = bench_grow(items, &item_cap, item_count + 1, sizeof *items);
             items[item_count++] = (struct item){value / fmax(cost, 1e-9), cost, value};
         }

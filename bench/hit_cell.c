@@ -3,7 +3,6 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "base/clock.h"
 #include "base/prng.h"
@@ -26,21 +25,13 @@ struct cell {
     uint64_t clock_ns;         /* of reading the clock */
 };
 
-/* Processor time of this thread: other work on the machine does not count. */
-static uint64_t cpu_ns(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
-
 /* What reading the clock twice costs, to be taken off. */
 static uint64_t cpu_ns_cost(void)
 {
     enum { ROUNDS = 64 };
     uint64_t least = UINT64_MAX;
     for (int i = 0; i < ROUNDS; i++) {
-        uint64_t start = cpu_ns(), took = cpu_ns() - start;
+        uint64_t start = sc_clock_thread_ns(), took = sc_clock_thread_ns() - start;
         least = took < least ? took : least;
     }
     return least;
@@ -48,7 +39,7 @@ static uint64_t cpu_ns_cost(void)
 
 static uint64_t since(const struct cell *cell, uint64_t start)
 {
-    uint64_t took = cpu_ns() - start;
+    uint64_t took = sc_clock_thread_ns() - start;
     return took > cell->clock_ns ? took - cell->clock_ns : 0;
 }
 
@@ -129,12 +120,12 @@ static bool make_room(struct cell *cell, const struct sc_policy_ask *ask)
     return got >= ask->bytes - free_bytes;
 }
 
-static void place(struct cell *cell, struct sc_policy_path *path)
+static void place(struct cell *cell, struct sc_policy_path *path, struct hit_match *match)
 {
     struct hit_result *result = cell->result;
     struct sc_policy_ask ask;
     for (;;) {
-        uint64_t start = cpu_ns();
+        uint64_t start = sc_clock_thread_ns();
         bool more = sc_policy_next(cell->policy, path, cell->cap - hit_index_bytes(&cell->index),
             &ask);
         bool room = more && make_room(cell, &ask);
@@ -147,14 +138,14 @@ static void place(struct cell *cell, struct sc_policy_path *path)
         }
         for (uint32_t i = ask.first; i < ask.first + ask.count; i++) {
             uint32_t snapshot = 0;
-            start = cpu_ns();
+            start = sc_clock_thread_ns();
             sc_node node = hit_index_insert(&cell->index, cell->trace, cell->request,
-                path->points[i].len, &snapshot);
+                path->points[i].len, match, &snapshot);
             result->insert_ns += since(cell, start);
             if (node == SC_NODE_NONE)
                 continue;
             result->snapshots++;
-            start = cpu_ns();
+            start = sc_clock_thread_ns();
             bench_must(sc_policy_attached(cell->policy, path, i, node, snapshot),
                 "sc_policy_attached");
             result->policy_ns += since(cell, start);
@@ -183,7 +174,7 @@ static void serve(struct cell *cell, const struct hit_model *model)
     const struct hit_request *r = &trace->requests[cell->request];
     struct hit_result *result = cell->result;
     struct hit_match match;
-    uint64_t start = cpu_ns();
+    uint64_t start = sc_clock_thread_ns();
     hit_index_match(&cell->index, trace, cell->request, &match);
     result->match_ns += since(cell, start);
     account(cell, model, match.resumed);
@@ -193,13 +184,13 @@ static void serve(struct cell *cell, const struct hit_model *model)
         .state_len = match.resumed, .state_node = match.state_node, .points = cell->points,
         .point_cap = trace->longest + 4, .hint = cell->future ? hint : NULL, .hint_ctx = cell,
         .output_len = r->output_len};
-    start = cpu_ns();
+    start = sc_clock_thread_ns();
     bench_must(sc_policy_begin(cell->policy, &path), "sc_policy_begin");
     result->policy_ns += since(cell, start);
-    place(cell, &path);
+    place(cell, &path, &match);
     struct sc_policy_stats before, after;
     sc_policy_stats_get(cell->policy, &before);
-    start = cpu_ns();
+    start = sc_clock_thread_ns();
     sc_policy_end(cell->policy, &path);
     uint64_t took = since(cell, start);
     result->policy_ns += took;

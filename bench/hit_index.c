@@ -51,7 +51,8 @@ static struct sc_radix_inserted insert(struct hit_index *index, const struct hit
     struct sc_radix_inserted inserted;
     struct sc_radix_insert in = {.space = index->space,
         .tokens = trace->tokens + trace->requests[request].first, .token_count = blocks,
-        .kv_ids = index->ids, .runs = &run, .run_count = 1, .saves = save, .save_count = save ? 1 : 0};
+        .kv_ids = index->ids, .runs = &run, .run_count = 1, .saves = save,
+        .save_count = save ? 1 : 0};
     bench_must(sc_radix_insert(index->radix, &in, &index->sink, NULL, save_status, &inserted),
         "sc_radix_insert");
     return inserted;
@@ -71,7 +72,8 @@ void hit_index_match(struct hit_index *index, const struct hit_trace *trace, siz
         bench_must(sc_radix_match(index->radix, index->space, &key, r->usable, &usable),
             "sc_radix_match");
     *match = (struct hit_match){.held = held.kv_len, .resumed = usable.state_len,
-        .deepest = held.state_len > r->usable ? held.state_len : 0, .state_node = usable.state_node};
+        .deepest = held.state_len > r->usable ? held.state_len : 0,
+        .state_node = usable.state_node};
     sc_node node = held.kv_len > 0 ? held.node : SC_NODE_NONE;
     if (node != SC_NODE_NONE) {
         bench_must(sc_radix_node_get(index->radix, node, &info), "sc_radix_node_get");
@@ -98,11 +100,15 @@ void hit_index_unlock(struct hit_index *index, const struct hit_match *match)
 }
 
 sc_node hit_index_insert(struct hit_index *index, const struct hit_trace *trace, size_t request,
-    uint32_t blocks, uint32_t *snapshot_out)
+    uint32_t blocks, struct hit_match *match, uint32_t *snapshot_out)
 {
     struct sc_radix_save save = {blocks, ++index->snapshot};
     sc_status status = SC_OK;
     struct sc_radix_inserted inserted = insert(index, trace, request, blocks, &save, &status);
+    struct sc_radix_receipt old = match->receipt;
+    bench_must(sc_radix_lock(index->radix, inserted.node, SC_RADIX_LOCK_KV, &match->receipt),
+        "sc_radix_lock");
+    bench_must(sc_radix_unlock(index->radix, old), "sc_radix_unlock");
     *snapshot_out = save.snapshot;
     return status == SC_OK ? inserted.node : SC_NODE_NONE;
 }

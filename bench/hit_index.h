@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The index as the hit benchmark uses it: a token is a block, a page is a token, ids mean nothing. */
+/* The index as the hit benchmark uses it: a token is a block, a page a token, ids mean nothing. */
 #ifndef BENCH_HIT_INDEX_H
 #define BENCH_HIT_INDEX_H
 
@@ -31,10 +31,10 @@ void hit_index_match(struct hit_index *index, const struct hit_trace *trace, siz
 void hit_index_touch(struct hit_index *index, const struct hit_trace *trace, size_t request,
     uint32_t blocks);
 void hit_index_unlock(struct hit_index *index, const struct hit_match *match);
-/* Puts the first `blocks` of a request in, with a snapshot at their end; its node, or NONE where one
- * stands already. */
+/* Puts the first `blocks` of a request in, with a snapshot at their end, and locks them; its node,
+ * or NONE where one stands already. */
 sc_node hit_index_insert(struct hit_index *index, const struct hit_trace *trace, size_t request,
-    uint32_t blocks, uint32_t *snapshot_out);
+    uint32_t blocks, struct hit_match *match, uint32_t *snapshot_out);
 double hit_index_bytes(const struct hit_index *index);
 
 #endif

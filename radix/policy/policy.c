@@ -314,10 +314,11 @@ static void timers_serve(struct sc_policy *p)
     }
 }
 
-/* Takes the lowest entries off the heap until one may go; puts the others back. */
-static uint32_t victim_find(struct sc_policy *p, double *value_out)
+/* Takes the lowest entries off the heap until one may go; puts the others back. The first `base`
+ * entries of `aside` are the caller's. */
+static uint32_t victim_find(struct sc_policy *p, uint32_t base, double *value_out)
 {
-    uint32_t aside = 0, found = 0, second = 0;
+    uint32_t aside = base, found = 0, second = 0;
     double second_value = 0;
     struct sc_radix_node_info info;
     timers_serve(p);
@@ -345,7 +346,7 @@ static uint32_t victim_find(struct sc_policy *p, double *value_out)
         p->aside[aside++] = id;
         pol_heap_take(p, &p->order, id);
     }
-    while (aside > 0) {
+    while (aside > base) {
         uint32_t id = p->aside[--aside];
         pol_key_set(p, id, pol_cand(p, id)->key);
     }
@@ -414,7 +415,7 @@ static uint32_t victim_any(struct sc_policy *p, double *value_out)
 {
     if (p->options.order == SC_POLICY_TREE) return 0;
     return p->options.order == SC_POLICY_MARCONI ? victim_marconi(p, value_out)
-                                                 : victim_find(p, value_out);
+                                                 : victim_find(p, 0, value_out);
 }
 
 sc_node sc_policy_victim(struct sc_policy *p, double *value_out)
@@ -474,12 +475,45 @@ static double bytes_held(const struct sc_policy *p)
         (double)stats.token_count * p->options.cost.kv_token_bytes;
 }
 
+/* Would the victims needed for `bytes` be worth less than what wants to come in? Nothing goes
+ * unless all that is needed may go. */
+static bool duel_won(struct sc_policy *p, double bytes, double bar)
+{
+    uint32_t taken = 0;
+    double freed = 0, value = 0;
+    bool won = true;
+    while (won && freed < bytes) {
+        uint32_t id = victim_find(p, taken, &value);
+        if (id == 0) {
+            won = false;
+            break;
+        }
+        freed += pol_bytes(p, id);
+        won = value <= bar;
+        pol_heap_take(p, &p->order, id);
+        p->aside[taken++] = id;
+    }
+    while (taken > 0) {
+        uint32_t id = p->aside[--taken];
+        pol_key_set(p, id, pol_cand(p, id)->key);
+    }
+    return won;
+}
+
 sc_status sc_policy_room(struct sc_policy *p, double bytes, double bar,
     const struct sc_radix_sink *sink, double *bytes_out)
 {
     SC_REQUIRE(p != NULL && bytes_out != NULL && !isnan(bar) && !isnan(bytes));
     double before = bytes_held(p), freed = 0;
     sc_status status = SC_OK;
+    *bytes_out = 0;
+    if (bar < HUGE_VAL && p->options.order >= SC_POLICY_GDSF) {
+        if (!duel_won(p, bytes, bar)) {
+            p->refused++;
+            return SC_OK;
+        }
+        bar = HUGE_VAL;
+    }
     while (status == SC_OK && freed < bytes) {
         if (p->options.order == SC_POLICY_TREE) {
             uint64_t tokens = 0;

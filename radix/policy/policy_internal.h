@@ -30,17 +30,19 @@ enum {
     STRATA = KIND_COUNT * STRATA_PER_KIND * HINTS,
     MULTIPLIERS = STRATA * FEATURES * LEVELS_PER_FEATURE,
     AGES = 36,
-    LEVEL_MAX = 8,               /* of the product of multipliers: 2^(level / 2) */
+    LEVELS_PER_OCTAVE = 4,       /* of the product of multipliers */
+    LEVEL_MAX = 16,              /* 2^-4 .. 2^4 */
     INDEX_LEVELS = 2 * LEVEL_MAX + 1,
     CHILD_WALK_MAX = 64,         /* nodes visited below a new snapshot to correct their values */
     SAMPLES_DEFAULT = 8000,
     FIT_DEFAULT = 100,
-    SC_POLICY_COLD_EVENTS = 100  /* events before anything is refused */
+    SC_POLICY_COLD_EVENTS = 10   /* events before anything is refused */
 };
 
-/* A block of a prompt that was seen, with all before it. */
-#define SC_POLICY_NEAR_FACTOR 0.7 /* a point near the end must be worth that much more */
+/* A point near the end must be worth twice what it drives out. */
+#define SC_POLICY_NEAR_FACTOR 0.5
 
+/* A block of a prompt that was seen, with all before it. */
 struct ghost {
     uint64_t hash;
     uint32_t next_free;
@@ -148,6 +150,7 @@ void pol_heap_take(struct sc_policy *p, struct order_heap *heap, uint32_t id);
 uint32_t pol_resident(const struct sc_policy *p, sc_node node);
 uint32_t pol_up(const struct sc_policy *p, sc_node node);
 double pol_value(struct sc_policy *p, uint32_t id);
+double pol_bytes(const struct sc_policy *p, uint32_t id);
 void pol_touch(struct sc_policy *p, uint32_t id);
 void pol_touch_time(struct sc_policy *p, uint32_t id);
 void pol_key_set(struct sc_policy *p, uint32_t id, double key);

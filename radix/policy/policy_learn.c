@@ -137,7 +137,9 @@ static void learn_path(struct sc_policy *p, struct sc_policy_path *path, struct 
     uint32_t g = seen->common;
     seen->diverges = g > 0 && g < seen->blocks && p->ghosts[p->path[g - 1]].children > 0;
     for (uint32_t k = known; k < seen->blocks; k++) {
-        p->path[k] = pol_ghost_add(p, path->hashes[k], k > 0 ? p->path[k - 1] : 0);
+        uint32_t ghost = pol_ghost_find(p, path->hashes[k]); /* its beginning was forgotten */
+        uint32_t parent = k > 0 ? p->path[k - 1] : 0;
+        p->path[k] = ghost ? ghost : pol_ghost_add(p, path->hashes[k], parent);
     }
     if (g > 0) seen->siblings = at_most(bits(p->ghosts[p->path[g - 1]].children), 12);
     for (uint32_t k = 0; k < seen->blocks; k++) {

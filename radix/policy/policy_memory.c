@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Candidates and ghosts: slabs that grow by doubling, a table from hash to ghost.
  *
- * A ghost is a block of a prompt and all before it, known by hash alone: it outlives what was stored
- * there. At `ghost_max` the clock hand forgets those that no request has passed since the hand's last
- * turn. A forgotten ghost takes its candidate along unless a snapshot is resident there; blocks
- * behind it can no longer be reached and go when the hand comes to them.
+ * A ghost is a block of a prompt and all before it, known by hash alone: it outlives what was
+ * stored there. At `ghost_max` the clock hand forgets those that no request has passed since the
+ * hand's last turn. A forgotten ghost takes its candidate along unless a snapshot is resident
+ * there; blocks behind it can no longer be reached and go when the hand comes to them.
  *
  * The table is open addressing with linear probing; removal shifts back, so there are no marks. */
 #include "policy_internal.h"

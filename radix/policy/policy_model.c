@@ -86,7 +86,7 @@ int8_t pol_level(const struct model *model, uint8_t stratum, const uint8_t *feat
 {
     double m = 1;
     for (int j = 0; j < FEATURES; j++) m *= model->multiplier[multiplier_at(stratum, j, features[j])];
-    double level = 2 * log2(m);
+    double level = LEVELS_PER_OCTAVE * log2(m);
     if (level >= LEVEL_MAX) return LEVEL_MAX;
     if (level <= -LEVEL_MAX) return -LEVEL_MAX;
     return (int8_t)(level < 0 ? level - 0.5 : level + 0.5);
@@ -107,7 +107,7 @@ static void index_fill(struct model *model, uint8_t stratum, int8_t level)
 {
     struct segment { double wanted, held, survive; } stack[AGES];
     int top = 0;
-    double factor = exp2(level / 2.0);
+    double factor = exp2(level / (double)LEVELS_PER_OCTAVE);
     double *index = model->index[stratum][level + LEVEL_MAX];
     for (int b = AGES - 1; b >= 0; b--) {
         double q = exp(-model->hazard[stratum][b] * factor * width(b));

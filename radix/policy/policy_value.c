@@ -81,6 +81,14 @@ static void gain_bytes(const struct sc_policy *p, uint32_t id, bool pass, double
     *bytes_out = cost->state_bytes + tail * cost->kv_token_bytes;
 }
 
+/* What goes with a candidate. */
+double pol_bytes(const struct sc_policy *p, uint32_t id)
+{
+    double gain = 0, bytes = 0;
+    gain_bytes(p, id, p->options.order == SC_POLICY_GITTINS, &gain, &bytes);
+    return bytes;
+}
+
 /* How often it is wanted, per second; GDSF: how often it was. */
 static double rate_of(struct sc_policy *p, const struct cand *cand)
 {

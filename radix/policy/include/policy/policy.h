@@ -12,7 +12,7 @@
  *   sc_policy_begin     learns from the request; fills in the points that it would save
  *   repeat sc_policy_next: the next point (or group of points) and what it is worth
  *       sc_policy_room  evicts until the bytes are free, or says no
- *       insert into the index, sc_policy_attached for each snapshot
+ *       insert into the index, lock what was inserted, sc_policy_attached for each snapshot
  *   sc_policy_end
  *
  * begin and the rest may be far apart, with other requests in between: the points of an engine are
@@ -26,8 +26,8 @@
  * argument, statistics are refitted at call counts. No random numbers.
  *
  * Memory: asked for by create, begin and attached alone. If one of them fails nothing changed; a
- * request without begin is served without saving, a snapshot that is not attached to the policy must
- * be dropped by the caller.
+ * request without begin is served without saving, a snapshot that is not attached to the policy
+ * must be dropped by the caller.
  * Threads: one at a time. */
 #ifndef SC_POLICY_POLICY_H
 #define SC_POLICY_POLICY_H
@@ -63,7 +63,11 @@ enum sc_policy_admission {
 };
 
 /* What the caller knows about the future of a position. */
-enum sc_policy_hint { SC_POLICY_HINT_NONE = 0, SC_POLICY_HINT_OVER = 1, SC_POLICY_HINT_CONTINUES = 2 };
+enum sc_policy_hint {
+    SC_POLICY_HINT_NONE = 0,
+    SC_POLICY_HINT_OVER = 1,
+    SC_POLICY_HINT_CONTINUES = 2
+};
 
 struct sc_policy_options {
     const sc_allocator *allocator;
@@ -104,7 +108,7 @@ struct sc_policy_path {
     uint32_t block_count;        /* whole blocks of the prompt */
     uint32_t len_max;            /* a hit is at most this long: prompt - 1 */
     uint32_t kv_len, state_len;  /* of the match; kv_len not cut at len_max */
-    uint32_t held_len;           /* deepest snapshot of the whole prompt, if beyond len_max; else 0 */
+    uint32_t held_len;           /* deepest snapshot of the prompt, if beyond len_max; else 0 */
     sc_node state_node;
     const uint32_t *given;       /* ascending positions, for SC_PLACE_GIVEN; begin only */
     uint32_t given_count;
