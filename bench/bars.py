@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Draws bars of what a benchmark printed with --json: one JSON object a line on standard input.
 
-./dev bench replay --bars pipes statecache-bench through this. Numbers that are compared share one
+./dev bench NAME --bars pipes statecache-bench through this. Numbers that are compared share one
 scale, which starts at zero; smaller or larger is better as the heading says.
 """
 import json
@@ -55,13 +55,24 @@ def pictures(result):
         yield draw(heading, [(name, find(result, (name,))) for name in ("min", "p50", "p99")])
 
 
+def hit_pictures(results):
+    """A picture for each trace, model and budget: policies side by side."""
+    groups = {}
+    for result in results:
+        key = (result["trace"], result["model"], result["budget_gib"])
+        groups.setdefault(key, []).append((result["policy"], result["hit_percent"]))
+    for (trace, model, budget), rows in groups.items():
+        yield draw(f"{trace}, {model}, {budget:g} GiB: percent hit, more is better", rows)
+
+
 def main():
     drawn = 0
-    for line in sys.stdin:
-        if line.startswith("{"):
-            for lines in pictures(json.loads(line)):
-                drawn += bool(lines)
-                print("\n".join(lines))
+    results = [json.loads(line) for line in sys.stdin if line.startswith("{")]
+    hits = [result for result in results if result.get("bench") == "hit"]
+    others = [lines for result in results if result not in hits for lines in pictures(result)]
+    for lines in [*others, *hit_pictures(hits)]:
+        drawn += bool(lines)
+        print("\n".join(lines))
     if not drawn:
         sys.exit("bars: no result to draw on standard input")
 

@@ -41,7 +41,8 @@ static const struct argp_option option_list[] = {
     {"params", KEY_PARAMS, "N", 0, "active parameters, instead of the model's", 0},
     {"jobs", KEY_JOBS, "N", 0, "cells at a time (all processors)", 0},
     {"csv", KEY_CSV, "FILE", 0, "write the cells, - for standard output", 0},
-    {"json", KEY_JSON, "FILE", 0, "write the cells as JSON lines, - for standard output", 0},
+    {"json", KEY_JSON, "FILE", OPTION_ARG_OPTIONAL, "print the cells as JSON lines instead of "
+        "text, or write them to FILE", 0},
     {"plot", KEY_PLOT, "PREFIX", 0, "write PREFIX.png and PREFIX.svg with gnuplot", 0},
     {"bars", KEY_BARS, "DIR", 0, "run the project's own measure over the traces below DIR (see "
         "docs/explanation/policy.md) and say whether it is met", 0},
@@ -77,7 +78,7 @@ static error_t parse(int key, char *arg, struct argp_state *state)
     case KEY_STATE: o->state = arg; break;
     case KEY_KV: o->kv = arg; break;
     case KEY_CSV: o->csv = arg; break;
-    case KEY_JSON: o->json = arg; break;
+    case KEY_JSON: o->json = arg ? arg : "-"; break;
     case KEY_PLOT: o->plot = arg; break;
     case KEY_BARS: o->bars = arg; break;
     case KEY_BLOCK: o->block = (uint32_t)number(state, "block", arg, 1, 1 << 20); break;
@@ -103,7 +104,8 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 static size_t split(char *list, char **parts, size_t cap)
 {
     size_t count = 0;
-    for (char *part = strtok(list, ","); part; part = strtok(NULL, ",")) {
+    char *rest;
+    for (char *part = strtok_r(list, ",", &rest); part; part = strtok_r(NULL, ",", &rest)) {
         if (count == cap)
             bench_fail(BENCH_USAGE, "more than %zu in a list", cap);
         parts[count++] = part;
@@ -179,6 +181,7 @@ int hit_main(int argc, char **argv)
     static const struct argp argp = {option_list, parse, NULL,
         "Replays a trace through index and policy, without compute, and says what was resumed.",
         NULL, NULL, NULL};
+    argp_err_exit_status = BENCH_USAGE;
     argp_parse(&argp, argc, argv, 0, NULL, &o);
     if (o.bars)
         return hit_bars_run(o.bars, o.jobs, o.csv);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What came out: table, details, CSV, JSON lines, plot. Jobs are in order: all policies of the first
- * budget, of the second, ... */
+/* What came out: table, details, CSV, JSON lines, plot. Jobs are in order: all policies of the
+ * first budget, of the second, ... */
 #include "hit_report.h"
 
 #include <errno.h>
@@ -114,8 +114,8 @@ bool hit_report_csv(const char *path, const struct hit_job *jobs, size_t count)
     for (size_t i = 0; i < count; i++) {
         const struct hit_job *job = &jobs[i];
         const struct hit_result *r = &job->result;
-        fprintf(file, "\"%s\",\"%s\",%.0f,%.0f,\"%s\",%g,%.4f,%.4f,%.4f,%llu,%llu,%llu,%.1f,%.1f,%.1f,%.1f,"
-            "%.0f,%llu,%llu\n",
+        fprintf(file, "\"%s\",\"%s\",%.0f,%.0f,\"%s\",%g,%.4f,%.4f,%.4f,%llu,%llu,%llu,%.1f,%.1f,"
+            "%.1f,%.1f,%.0f,%llu,%llu\n",
             job->trace->name, job->model->name, job->model->state_bytes, job->model->kv_token_bytes,
             job->spec.name, job->spec.budget_gib, hit_rate(r), saved_rate(r), tenth_rate(r),
             (unsigned long long)r->snapshots, (unsigned long long)r->evicted,

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Cells in parallel: each is one thread's from beginning to end and shares only what is constant. */
+/* Cells in parallel: each is one thread's from beginning to end and shares only constants. */
 #include "hit_run.h"
 
 #include <pthread.h>

@@ -76,7 +76,8 @@ int hit_spec_parse(struct hit_spec *spec, const char *text, char *error, size_t 
         good = false;
     if (good)
         return 0;
-    int at = snprintf(error, error_bytes, "there is no policy '%s'; there are kv-lru belady ub ub-kv",
+    int at = snprintf(error, error_bytes,
+        "there is no policy '%s'; there are kv-lru belady ub ub-kv",
         text);
     for (uint32_t i = 0; sc_policy_name(i) && at > 0 && (size_t)at < error_bytes; i++)
         at += snprintf(error + at, error_bytes - (size_t)at, " %s", sc_policy_name(i));

@@ -127,7 +127,8 @@ static struct arrival *arrivals(struct loading *l, const struct trace_rows *rows
 static void block_add(struct loading *l, uint32_t *parent, uint64_t id)
 {
     struct hit_trace *trace = l->trace;
-    trace->tokens = bench_grow(trace->tokens, &l->token_cap, trace->total + 1, sizeof *trace->tokens);
+    trace->tokens = bench_grow(trace->tokens, &l->token_cap, trace->total + 1,
+        sizeof *trace->tokens);
     *parent = trie_child(&l->trie, *parent, id);
     trace->tokens[trace->total++] = (int32_t)*parent;
 }

@@ -5,10 +5,20 @@
 
 #include "base/sc_assert.h"
 
-uint64_t sc_clock_now_ns(void)
+static uint64_t read_ns(clockid_t clock)
 {
     struct timespec now;
-    int rc = clock_gettime(CLOCK_MONOTONIC, &now);
+    int rc = clock_gettime(clock, &now);
     SC_ASSERT(rc == 0);
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+uint64_t sc_clock_now_ns(void)
+{
+    return read_ns(CLOCK_MONOTONIC);
+}
+
+uint64_t sc_clock_thread_ns(void)
+{
+    return read_ns(CLOCK_THREAD_CPUTIME_ID);
 }

@@ -75,7 +75,7 @@ enum plant {
         B(SC_OK) | B(SC_ERR_INVALID) | B(SC_ERR_STALE) | B(SC_ERR_BUSY))                           \
     X(LOOKUP, "sc_cache_lookup", B(SC_OK) | B(SC_ERR_INVALID))                                     \
     X(LOOKUP_EACH, "  each",                                                                       \
-        B(SC_OK) | B(SC_ERR_INVALID) | B(SC_ERR_STALE))                                             \
+        B(SC_OK) | B(SC_ERR_INVALID) | B(SC_ERR_STALE))                                            \
     X(ACQUIRE, "sc_cache_acquire", B(SC_OK) | B(SC_ERR_INVALID))                                   \
     X(ACQUIRE_EACH, "  each",                                                                      \
         B(SC_OK) | B(SC_ERR_INVALID) | B(SC_ERR_STALE) | B(SC_ERR_UNSUPPORTED) |                   \

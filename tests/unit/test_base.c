@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "base/clock.h"
 #include "base/error.h"
@@ -267,6 +268,20 @@ START_TEST(clock__never_goes_back)
 }
 END_TEST
 
+START_TEST(clock__of_a_thread_counts_its_work)
+{
+    uint64_t before = sc_clock_thread_ns();
+    volatile uint32_t sum = 0;
+    for (uint32_t i = 0; i < 1000000; i++) sum = sum + i;
+    uint64_t worked = sc_clock_thread_ns() - before;
+    ck_assert_uint_gt(worked, 10000);
+    struct timespec nap = {.tv_nsec = 50000000};
+    before = sc_clock_thread_ns();
+    nanosleep(&nap, NULL);
+    ck_assert_uint_lt(sc_clock_thread_ns() - before, 25000000);
+}
+END_TEST
+
 /* ---- locks ---- */
 
 START_TEST(lock__init_refuses_null)
@@ -382,6 +397,7 @@ static Suite *base_suite(void)
     tcase_add_test(tc, prng__below_stays_below_and_reaches_all);
     tcase_add_test(tc, prng__unit_and_normal_have_their_moments);
     tcase_add_test(tc, clock__never_goes_back);
+    tcase_add_test(tc, clock__of_a_thread_counts_its_work);
     suite_add_tcase(suite, tc);
     tc = tcase_create("lock");
     tcase_set_timeout(tc, 60);

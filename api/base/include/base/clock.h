@@ -7,5 +7,7 @@
 #include <stdint.h>
 
 uint64_t sc_clock_now_ns(void);
+/* Processor time of the calling thread: other work on the machine does not count. */
+uint64_t sc_clock_thread_ns(void);
 
 #endif
