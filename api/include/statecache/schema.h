@@ -70,7 +70,9 @@ typedef struct sc_part {
 /** Layers that share a chunk size. */
 typedef struct sc_group {
     char name[SC_NAME_BYTES]; /* "gdn", "kda", "mamba2" */
-    uint32_t chunk;           /* tokens per chunk of the prefill form: 16, 32, 64, 128, 256 */
+    /* tokens per chunk of the prefill form, 1 .. 65536: what your kernels take (those of
+     * statecache/kernels.h: 16, 32 or 64) */
+    uint32_t chunk;
 } sc_group;
 
 typedef struct sc_schema_options {

@@ -64,8 +64,9 @@ typedef struct sc_error_info {
     char text[200];        /* NUL-terminated, one line */
 } sc_error_info;
 
-/** Details of the last failure on the calling thread; meaningful only just after a call failed.
- * Never NULL. The record is overwritten by the next failure on this thread. */
+/** Details of the last failure on the calling thread; meaningful only just after a call failed, or
+ * returned SC_OK with a failed item: there is one record, so that it tells of the last item that
+ * failed. Never NULL. The record is overwritten by the next failure on this thread. */
 SC_API const sc_error_info *sc_last_error(void);
 
 /** Memory for the library's own bookkeeping. `alloc` returns NULL when there is none; `align` is a
