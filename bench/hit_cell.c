@@ -120,7 +120,7 @@ static bool make_room(struct cell *cell, const struct sc_policy_ask *ask)
     return got >= ask->bytes - free_bytes;
 }
 
-static void place(struct cell *cell, struct sc_policy_path *path)
+static void place(struct cell *cell, struct sc_policy_path *path, struct hit_match *match)
 {
     struct hit_result *result = cell->result;
     struct sc_policy_ask ask;
@@ -140,7 +140,7 @@ static void place(struct cell *cell, struct sc_policy_path *path)
             uint32_t snapshot = 0;
             start = sc_clock_thread_ns();
             sc_node node = hit_index_insert(&cell->index, cell->trace, cell->request,
-                path->points[i].len, &snapshot);
+                path->points[i].len, match, &snapshot);
             result->insert_ns += since(cell, start);
             if (node == SC_NODE_NONE)
                 continue;
@@ -187,7 +187,7 @@ static void serve(struct cell *cell, const struct hit_model *model)
     start = sc_clock_thread_ns();
     bench_must(sc_policy_begin(cell->policy, &path), "sc_policy_begin");
     result->policy_ns += since(cell, start);
-    place(cell, &path);
+    place(cell, &path, &match);
     struct sc_policy_stats before, after;
     sc_policy_stats_get(cell->policy, &before);
     start = sc_clock_thread_ns();
