@@ -7,17 +7,23 @@
 struct commit_in {
     sc_result results[H_ROWS_MAX + 1];
     uint32_t row[H_ROWS_MAX + 1];
+    int32_t ids[H_ROWS_MAX][H_TOKENS_MAX]; /* of each row */
     uint32_t count;
 };
 
-/* Pages that the row really completed; of a lost one any number will do. */
-static uint32_t pages_done(const struct h_sched *s, const struct h_row *row)
+/* The KV ids of a result: pages that the row completed, and that of a tail. Of a row that will be
+ * discarded any of its own pages will do. `ids_out` [H_TOKENS_MAX]. */
+static uint32_t result_ids(struct h_sched *s, const struct h_row *row, int32_t *ids_out)
 {
     const struct h_lease *lease = &s->leases[row->lease];
-    const struct h_world *w = s->world;
-    if (w->cfg.without_kv) return 0;
-    if (lease->lost || lease->overrun) return row->id_count;
-    return row->len / w->cfg.page - lease->run.len / w->cfg.page;
+    bool rubbish = lease->lost || lease->overrun;
+    uint32_t count = rubbish ? 0 : row->done_count;
+    memcpy(ids_out, row->done, count * sizeof *ids_out);
+    for (uint32_t p = 0; p < row->id_count && rubbish; p++) {
+        if (s->world->kv_where[row->ids[p]] == H_KV_ENGINE) ids_out[count++] = row->ids[p];
+    }
+    if (!rubbish && row->tail >= 0 && !h_one_in(&s->rng, 6)) ids_out[count++] = row->tail;
+    return count;
 }
 
 static void commit_draw(struct h_sched *s, const struct h_step *step, struct commit_in *in)
@@ -26,10 +32,10 @@ static void commit_draw(struct h_sched *s, const struct h_step *step, struct com
     for (uint32_t i = 0; i < step->row_count; i++) {
         const struct h_row *row = &step->rows[i];
         if (!row->granted) continue;
-        uint32_t pages = pages_done(s, row);
+        uint32_t pages = result_ids(s, row, in->ids[i]);
         in->row[in->count] = i;
         in->results[in->count++] = (sc_result){.lease = s->leases[row->lease].handle,
-            .len = row->len, .kv_ids = pages ? row->ids : NULL, .kv_count = pages};
+            .len = row->len, .kv_ids = pages ? in->ids[i] : NULL, .kv_count = pages};
     }
     for (uint32_t i = in->count; i > 1; i--) { /* in any order */
         uint32_t j = h_draw(&s->rng, i), row = in->row[i - 1];
@@ -55,8 +61,8 @@ static sc_status spoil_commit(struct h_sched *s, const struct h_step *step, stru
         first->len = h_one_in(&s->rng, 2) ? row->end + 1 : row->from;
         return SC_ERR_MISMATCH;
     case 3:
-        first->kv_count = row->end / s->world->cfg.page - row->from / s->world->cfg.page + 2;
-        first->kv_ids = row->ids;
+        first->kv_count = row->end / s->world->cfg.page - row->from / s->world->cfg.page + 3;
+        first->kv_ids = in->ids[in->row[0]];
         return SC_ERR_MISMATCH;
     case 4:
         if (s->grave_count == 0) break;
@@ -98,21 +104,25 @@ static void step_gone(struct h_world *w, struct h_step *step)
 }
 
 /* One row of a step that was committed. */
-static void row_done(struct h_sched *s, struct h_row *row)
+static void row_done(struct h_sched *s, struct h_row *row, const sc_result *result)
 {
     struct h_world *w = s->world;
     struct h_lease *lease = &s->leases[row->lease];
-    uint32_t pages = pages_done(s, row);
+    bool rubbish = lease->lost || lease->overrun;
     bool discard = lease->lost || lease->overrun ||
         (lease->draining && row->len > lease->token_count);
+    for (uint32_t p = 0; p < result->kv_count; p++) h_kv_hand_in(w, result->kv_ids[p]);
+    for (uint32_t p = 0; p < row->done_count && !discard; p++) {
+        lease->ids[lease->id_count++] = row->done[p];
+    }
+    if (!rubbish && lease->open != row->open) {
+        /* The page before is complete, or a tail's, or nobody wanted it for one. */
+        if (lease->open >= 0 && w->kv_where[lease->open] == H_KV_ENGINE) h_kv_give(w, lease->open);
+        lease->open = row->open;
+    }
     for (uint32_t p = 0; p < row->id_count; p++) {
-        if (p >= pages) {
-            h_kv_give(w, row->ids[p]);
-            continue;
-        }
-        w->kv_where[row->ids[p]] = H_KV_INSIDE;
-        w->kv_in++;
-        if (!discard) lease->ids[lease->id_count++] = row->ids[p];
+        int32_t id = row->ids[p];
+        if (w->kv_where[id] == H_KV_ENGINE && id != lease->open) h_kv_give(w, id);
     }
     lease->overrun = lease->overrun || discard;
     if (!discard) lease->run = row->next;
@@ -196,8 +206,8 @@ static bool commit(struct h_sched *s, struct h_step *step)
     H_CHECK(w, status == SC_OK, "%s: %s", sc_status_name(status), sc_last_error()->text);
     if (h_step_oldest(s) != step) s->totals->faults[H_FAULT_REORDERED]++;
     step_gone(w, step);
-    for (uint32_t i = 0; i < step->row_count; i++) {
-        if (step->rows[i].granted) row_done(s, &step->rows[i]);
+    for (uint32_t i = 0; i < in.count; i++) {
+        row_done(s, &step->rows[in.row[i]], &in.results[i]);
     }
     leases_settle(s, step);
     return true;
@@ -305,7 +315,9 @@ void h_give_up(struct h_sched *s, struct h_step *step, bool launched)
     for (uint32_t i = 0; i < step->row_count; i++) {
         struct h_row *row = &step->rows[i];
         if (!row->granted) continue;
-        for (uint32_t p = 0; p < row->id_count; p++) h_kv_give(w, row->ids[p]);
+        for (uint32_t p = 0; p < row->id_count; p++) { /* a tail may have been handed in */
+            if (w->kv_where[row->ids[p]] == H_KV_ENGINE) h_kv_give(w, row->ids[p]);
+        }
         if (launched) s->leases[row->lease].lost = true;
     }
     leases_settle(s, step);

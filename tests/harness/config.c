@@ -49,6 +49,7 @@ static void sizes_draw(struct sc_prng *rng, struct h_config *cfg)
     cfg->leases = PICK(rng, 2, 4, 8);
     cfg->late = 1;
     cfg->marks = PICK(rng, 0, 1, 3);
+    cfg->tails = h_one_in(rng, 2);
     cfg->depth = PICK(rng, 1, 1, 2, 3, 4);
     cfg->draft_max = h_one_in(rng, 2) ? 0 : PICK(rng, 1, 2, 5, H_DRAFTS_MAX);
 }

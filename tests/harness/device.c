@@ -119,6 +119,42 @@ static void check_kv(struct h_sched *s, const struct h_step *step, const struct 
     }
 }
 
+/* A tail that was resumed is still what it was; the lease goes on in a copy. */
+static void copy_tail(struct h_sched *s, struct h_lease *lease, const struct h_run *base)
+{
+    struct h_world *w = s->world;
+    if (lease->tail_kv < 0) return;
+    H_CHECK(w, w->kv_where[lease->tail_kv] == H_KV_INSIDE &&
+            w->kv_stamp[lease->tail_kv] == base->page[base->len / w->cfg.page],
+        "KV id %d of a tail of %u tokens has something else", lease->tail_kv, base->len);
+    w->kv_stamp[lease->open] = w->kv_stamp[lease->tail_kv];
+    lease->tail_kv = -1;
+}
+
+/* Fills pages, the open one first; `open`: -1 where the row starts at a page's start. */
+static void write_kv(struct h_sched *s, struct h_row *row, const struct h_run *base, int32_t open)
+{
+    struct h_world *w = s->world;
+    uint32_t page = w->cfg.page, used = 0;
+    H_CHECK(w, (open >= 0) == (base->len % page != 0), "page %d at %u", open, base->len);
+    if (open >= 0) copy_tail(s, &s->leases[row->lease], base);
+    H_CHECK(w, open < 0 || w->kv_stamp[open] == base->page[base->len / page], "KV id %d does not "
+        "hold the tokens before %u", open, base->len);
+    for (uint32_t p = base->len / page; p * page < row->len; p++) {
+        if (open < 0) open = row->ids[used++];
+        w->kv_stamp[open] = row->next.page[p];
+        if ((p + 1) * page > row->len) break;
+        row->done[row->done_count++] = open;
+        open = -1;
+    }
+    if (row->freeze == 2) {
+        row->tail = open;
+        open = row->ids[used++];
+        w->kv_stamp[open] = w->kv_stamp[row->tail];
+    }
+    row->open = open;
+}
+
 /* What a failed kernel, or one that works on rubbish, may have done. */
 static void scribble_row(struct h_sched *s, struct h_step *step, uint32_t index)
 {
@@ -168,10 +204,8 @@ static void compute_row(struct h_sched *s, struct h_step *step, uint32_t index)
     }
     bool canary = w->canary_from && w->op_count >= w->canary_from;
     h_slot_write(w, row->dest, row->next.state ^ (canary ? 64 : 0));
-    uint32_t first = base->len / w->cfg.page, pages = row->len / w->cfg.page - first;
-    for (uint32_t p = 0; p < pages && row->id_count > 0; p++) {
-        w->kv_stamp[row->ids[p]] = row->next.page[first + p];
-    }
+    if (!w->cfg.without_kv) write_kv(s, row, base, before ? before->rows[before_row].open
+                                                          : lease->open);
     if (w->extras) write_extra(s, step, row);
 }
 

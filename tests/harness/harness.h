@@ -98,6 +98,8 @@ enum {
         B(SC_OK) | B(SC_ERR_INVALID) | B(SC_ERR_NOT_FOUND) | B(SC_ERR_STATE))                      \
     X(RELEASE, "sc_lease_release",                                                                 \
         B(SC_OK) | B(SC_ERR_INVALID) | B(SC_ERR_STALE) | B(SC_ERR_STATE))                          \
+    X(RELEASE_TAIL, "sc_lease_release_tail",                                                       \
+        B(SC_OK) | B(SC_ERR_INVALID) | B(SC_ERR_STALE) | B(SC_ERR_STATE) | B(SC_ERR_NO_MEMORY))    \
     X(POLL, "sc_cache_poll", B(SC_OK) | B(SC_ERR_INVALID))                                         \
     X(APPLY, "sc_cache_apply", B(SC_OK) | B(SC_ERR_INVALID) | B(SC_ERR_NOT_FOUND))                 \
     X(ROOM, "sc_cache_room", B(SC_OK) | B(SC_ERR_INVALID))                                         \
@@ -162,7 +164,7 @@ void h_print_totals(FILE *out, const struct h_totals *totals);
     X(page) X(chunk0) X(chunk1) X(slots) X(extras) X(kv_ids) X(layout) X(without_kv)               \
     X(lease_max) X(lease_token_max) X(row_max) X(save_max) X(decode_interval) X(path_max)          \
     X(token_max) X(save_flags) X(keep_cuts) X(alphabet) X(wild_tokens) X(prompt_len_max)           \
-    X(scheds) X(leases) X(late) X(depth) X(draft_max) X(marks)
+    X(scheds) X(leases) X(late) X(depth) X(draft_max) X(marks) X(tails)
 struct h_config {
 #define H_KNOB_MEMBER(name) uint32_t name;
     H_KNOB_LIST(H_KNOB_MEMBER)
@@ -245,6 +247,8 @@ struct h_lease {
     struct h_run run;            /* committed */
     int32_t ids[H_TOKENS_MAX];   /* KV ids that it reads */
     uint32_t id_count;
+    int32_t open;                /* its own page that is being filled, -1: none */
+    int32_t tail_kv;             /* what `open` is to be a copy of, -1: nothing */
     uint32_t tag;                /* what it wrote into its extras slot; 0: nothing yet */
     int32_t extra_slot;
 };
@@ -260,11 +264,16 @@ struct h_row {
     uint32_t from, from_max, end;
     uint32_t certain, depth, draft_count;
     int32_t source, dest, extra;
-    bool granted, decode, freeze, computed;
+    bool granted, decode, computed;
+    int32_t freeze;              /* 2: a tail */
     uint32_t len;                /* after computing */
     struct h_run next;
-    int32_t ids[H_TOKENS_MAX];   /* of the pages that it completes */
+    int32_t ids[H_TOKENS_MAX];   /* pages that it may need */
     uint32_t id_count;
+    int32_t done[H_TOKENS_MAX];  /* after computing: the pages that it completed */
+    uint32_t done_count;
+    int32_t open;                /* ... the one that is being filled, -1: none */
+    int32_t tail;                /* ... the partial page of its snapshot, -1: none */
 };
 
 struct h_step {
@@ -462,6 +471,8 @@ int32_t h_kv_take(struct h_world *w);   /* there is one: the caller has asked h_
 void h_kv_give(struct h_world *w, int32_t id);
 /* True when `pages` are free, after evicting and draining if need be. */
 bool h_kv_room(struct h_sched *s, uint32_t pages);
+/* The id is the cache's from now on. */
+void h_kv_hand_in(struct h_world *w, int32_t id);
 uint32_t h_drain(struct h_sched *s, uint32_t cap);
 
 /* lease.c */

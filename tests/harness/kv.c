@@ -20,6 +20,13 @@ void h_kv_give(struct h_world *w, int32_t id)
     w->kv_free[w->kv_free_count++] = id;
 }
 
+void h_kv_hand_in(struct h_world *w, int32_t id)
+{
+    H_CHECK(w, id >= 0 && w->kv_where[id] == H_KV_ENGINE, "KV id %d is not the engine's", id);
+    w->kv_where[id] = H_KV_INSIDE;
+    w->kv_in++;
+}
+
 uint32_t h_drain(struct h_sched *s, uint32_t cap)
 {
     struct h_world *w = s->world;

@@ -78,6 +78,7 @@ void h_lease_gone(struct h_sched *s, struct h_lease *lease)
 {
     struct h_world *w = s->world;
     lease->used = false;
+    if (lease->open >= 0) h_kv_give(w, lease->open);
     s->graves[s->grave_count++ % H_GRAVES_MAX] = lease->handle;
     w->ns[lease->ns].lease_count--;
     w->leases_alive--;
@@ -157,12 +158,32 @@ void h_lease_check(struct h_sched *s, struct h_lease *lease, bool deep)
         H_CHECK(w, h_slot_read(s, info.source_slot, lease->root, "lease") == lease->run.state,
             "slot %d does not hold the state after %u tokens", info.source_slot, lease->run.len);
     }
+    if (info.state == SC_LEASE_READY && lease->open >= 0 && lease->tail_kv < 0) {
+        H_CHECK(w, w->kv_stamp[lease->open] == lease->run.page[pages], "KV id %d does not hold the "
+            "tokens before %u", lease->open, lease->run.len);
+    }
     if (!deep || lease->lost || lease->overrun) return;
     check_ids(s, lease);
     check_cold(s, lease);
 }
 
 /* ------------------------------------------------------------------ acquire */
+
+/* A lease that starts inside a page needs one of its own, a copy of the tail's. */
+static void begin_page(struct h_sched *s, struct h_lease *lease, const sc_lease_info *info)
+{
+    struct h_world *w = s->world;
+    bool inside = !w->cfg.without_kv && lease->run.len % w->cfg.page != 0;
+    H_CHECK(w, (info->tail_kv >= 0) == inside, "tail's KV id %d at %u", info->tail_kv,
+        lease->run.len);
+    if (!inside) return;
+    H_CHECK(w, (uint32_t)info->tail_kv < w->cfg.kv_ids &&
+            w->kv_where[info->tail_kv] == H_KV_INSIDE &&
+            w->kv_stamp[info->tail_kv] == lease->run.page[lease->run.len / w->cfg.page],
+        "KV id %d does not hold the tail of %u tokens", info->tail_kv, lease->run.len);
+    lease->tail_kv = info->tail_kv;
+    lease->open = h_kv_take(w);
+}
 
 static void lease_begin(struct h_sched *s, sc_lease handle, uint32_t ns, uint32_t depth,
     const struct h_text *prompt)
@@ -174,12 +195,12 @@ static void lease_begin(struct h_sched *s, sc_lease handle, uint32_t ns, uint32_
     sc_lease_info info;
     H_OK(w, H_CALL(s, INFO, sc_lease_info_get(w->cache, handle, &info)));
     H_CHECK(w, info.state == SC_LEASE_READY && info.resume_len <= prompt->count &&
-            info.len == info.resume_len && info.resume_len % w->cfg.page == 0,
+            info.len == info.resume_len && (w->cfg.tails || info.resume_len % w->cfg.page == 0),
         "state %d, resumed at %u of %u", (int)info.state, info.resume_len, prompt->count);
     *lease = (struct h_lease){.used = true, .handle = handle, .ns = ns, .depth = depth,
         .root = w->ns[ns].root, .token_count = prompt->count, .prompt_len = prompt->count,
         .resume_len = info.resume_len, .issued_len = info.resume_len,
-        .issued_max = info.resume_len, .extra_slot = info.extra_slot};
+        .issued_max = info.resume_len, .open = -1, .tail_kv = -1, .extra_slot = info.extra_slot};
     lease->text = *prompt;
     lease->run.state = lease->root;
     H_CHECK(w, (info.extra_slot > 0) == (w->extras != NULL), "extras slot %d", info.extra_slot);
@@ -202,6 +223,7 @@ static void lease_begin(struct h_sched *s, sc_lease handle, uint32_t ns, uint32_
         h_run_cold(s, &lease->run, lease->root, &lease->text, history, count);
         s->totals->hits++;
     }
+    begin_page(s, lease, &info);
     h_decided(w, (uint64_t)info.resume_len << 32 | (uint32_t)info.working_slot);
     h_decided(w, (uint64_t)info.reason << 32 | (uint32_t)info.source_slot);
     w->acquired++;
@@ -317,9 +339,14 @@ void h_op_acquire(struct h_sched *s)
         return;
     }
     uint32_t count = requests_draw(s, requests, prompts, wanted, ns);
+    if (!w->cfg.without_kv && !h_kv_room(s, H_BATCH_MAX)) {
+        h_op_release(s);
+        return;
+    }
     bool full = w->leases_alive >= w->cfg.lease_max || w->leases_alive + 1 >= w->cfg.slots ||
         (w->extras && w->leases_alive >= w->cfg.extras);
-    if (w->hold ? count == 0 : count == 0 || (full && !h_one_in(&s->rng, 8))) { /* being refused is soon seen */
+    if (full && !w->hold && !h_one_in(&s->rng, 8)) count = 0; /* being refused is soon seen */
+    if (count == 0) {
         h_op_release(s);
         return;
     }
@@ -433,6 +460,46 @@ void h_op_adopt(struct h_sched *s)
     h_lease_check(s, lease, true); /* the canonical pages have the same bits */
 }
 
+/* The newest row in flight of a lease, if the device has done it; NULL: none, or not yet. */
+static struct h_row *newest_row(struct h_sched *s, uint32_t index)
+{
+    const struct h_step end = {.id = UINT64_MAX};
+    uint32_t row = 0;
+    struct h_step *step = h_step_before(s, &end, index, &row);
+    return step && step->rows[row].computed ? &step->rows[row] : NULL;
+}
+
+/* The partial page that goes along with a release: where the lease ends, or its last row in flight;
+ * -1: none. */
+static int32_t release_tail(struct h_sched *s, int index, uint32_t len)
+{
+    const struct h_lease *lease = &s->leases[index];
+    if (s->world->cfg.without_kv || lease->lost || lease->overrun || h_one_in(&s->rng, 4)) {
+        return -1;
+    }
+    if (len > 0 && len != lease->run.len) return -1;
+    if (lease->flights == 0) return lease->tail_kv < 0 ? lease->open : -1;
+    const struct h_row *row = newest_row(s, (uint32_t)index);
+    return row ? row->open : -1;
+}
+
+static void hand_in_tail(struct h_sched *s, int index, int32_t id)
+{
+    struct h_lease *lease = &s->leases[index];
+    h_kv_hand_in(s->world, id);
+    if (lease->open == id) lease->open = -1;
+    for (uint32_t n = 0; n < H_STEPS_MAX * H_ROWS_MAX; n++) { /* no row in flight has it now */
+        struct h_step *step = &s->world->steps[n / H_ROWS_MAX];
+        struct h_row *row = &step->rows[n % H_ROWS_MAX];
+        if (!step->active || step->owner != s->index || n % H_ROWS_MAX >= step->row_count) continue;
+        if (!row->granted || row->lease != (uint32_t)index) continue;
+        if (row->open == id) row->open = -1;
+        for (uint32_t p = 0; p < row->id_count; p++) {
+            if (row->ids[p] == id) row->ids[p] = row->ids[--row->id_count];
+        }
+    }
+}
+
 static void release(struct h_sched *s, int index)
 {
     struct h_world *w = s->world;
@@ -447,16 +514,22 @@ static void release(struct h_sched *s, int index)
     }
     sc_cache_stats before = h_stats(s);
     sc_room room = h_room(s);
+    int32_t tail = wanted == SC_OK ? release_tail(s, index, len) : -1;
     h_arm(s);
-    sc_status status = H_CALL(s, RELEASE, sc_lease_release(w->cache, lease->handle, len, how));
-    (void)h_disarm(s);
-    h_trace(s, "release %d at %u of %u (len %u) how %d state %d: %s", index, lease->run.len,
-        lease->token_count, len, (int)how, (int)h_lease_state(lease), sc_status_name(status));
-    H_CHECK(w, status == wanted, "%s, not %s", sc_status_name(status), sc_status_name(wanted));
+    sc_status status = tail >= 0 || h_one_in(rng, 3)
+        ? H_CALL(s, RELEASE_TAIL, sc_lease_release_tail(w->cache, lease->handle, len, how, tail))
+        : H_CALL(s, RELEASE, sc_lease_release(w->cache, lease->handle, len, how));
+    bool failed = h_disarm(s);
+    h_trace(s, "release %d at %u of %u (len %u) how %d tail %d state %d: %s", index,
+        lease->run.len, lease->token_count, len, (int)how, tail, (int)h_lease_state(lease),
+        sc_status_name(status));
+    H_CHECK(w, status == wanted || (failed && tail >= 0 && status == SC_ERR_NO_MEMORY),
+        "%s, not %s", sc_status_name(status), sc_status_name(wanted));
     if (status != SC_OK) {
         h_same(s, &before, &room, "a refused release");
         return;
     }
+    if (tail >= 0) hand_in_tail(s, index, tail);
     if (lease->flights > 0) {
         lease->draining = true;
         h_lease_check(s, lease, false);

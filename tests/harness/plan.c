@@ -23,7 +23,7 @@ static void draw_points(struct h_sched *s, struct plan_in *in, uint32_t i)
     bool pages = row->draft_count > 0 || lease->issued_len != lease->issued_max;
     for (uint32_t at = row->from + 1; at <= row->to; at++) {
         uint32_t unit = pages || at == row->to ? w->cfg.page : w->grid;
-        bool fits = at % unit == 0;
+        bool fits = at % unit == 0 || (w->cfg.tails && !pages && at == row->to);
         if (fits && h_one_in(&s->rng, 3)) in->points[i][row->point_count++] = at;
     }
     row->points = in->points[i];
@@ -214,7 +214,10 @@ static void read_row(struct h_sched *s, struct h_step *step, const struct plan_i
     const sc_row *asked = &in->rows[i];
     row->end = (uint32_t)word(batch, batch->at_end, i);
     row->decode = word(batch, batch->at_decode, i) == 1;
-    row->freeze = word(batch, batch->at_freeze, i) == 1;
+    row->freeze = word(batch, batch->at_freeze, i);
+    bool inside = !w->cfg.without_kv && row->end % w->cfg.page != 0;
+    H_CHECK(w, row->freeze == 0 || row->freeze == (inside ? 2 : 1), "freeze %d at %u", row->freeze,
+        row->end);
     row->draft_count = asked->draft_count;
     row->from_max = lease->issued_max;
     row->depth = deepest(asked);
@@ -236,7 +239,7 @@ static void read_row(struct h_sched *s, struct h_step *step, const struct plan_i
     step->granted_count++;
     s->totals->rows++;
     s->totals->cuts += row->end < asked->to;
-    s->totals->freezes += row->freeze;
+    s->totals->freezes += row->freeze != 0;
 }
 
 static void read_saves(struct h_sched *s, struct h_step *step, const sc_batch *batch)
@@ -294,7 +297,7 @@ static void check_written(struct h_world *w)
     }
 }
 
-/* KV pages for what the granted rows complete at most. */
+/* KV pages that the granted rows may touch at most, and one for what goes on behind a tail. */
 static void take_pages(struct h_sched *s, struct h_step *step)
 {
     struct h_world *w = s->world;
@@ -302,7 +305,7 @@ static void take_pages(struct h_sched *s, struct h_step *step)
         struct h_row *row = &step->rows[i];
         row->id_count = 0;
         if (!row->granted || w->cfg.without_kv) continue;
-        row->id_count = row->end / w->cfg.page - row->from / w->cfg.page;
+        row->id_count = row->end / w->cfg.page - row->from / w->cfg.page + 1 + (row->freeze == 2);
         for (uint32_t p = 0; p < row->id_count; p++) row->ids[p] = h_kv_take(w);
     }
 }
@@ -346,7 +349,10 @@ static void read_plan(struct h_sched *s, struct h_step *step, const struct plan_
         row->lease = in->lease[i];
         row->from = in->rows[i].from;
         row->end = row->from;
-        row->freeze = row->decode = row->computed = false;
+        row->freeze = 0;
+        row->decode = row->computed = false;
+        row->done_count = 0;
+        row->open = row->tail = -1;
         read_row(s, step, in, batch, i, &tokens);
         h_trace(s, "plan %u: lease %u %u..%u end %u %s freeze %d source %d dest %d: %s",
             (uint32_t)step->id, in->lease[i], row->from, in->rows[i].to, row->end,
@@ -391,7 +397,7 @@ void h_op_plan(struct h_sched *s)
     }
     uint32_t pages = 0;
     for (uint32_t i = 0; i < in.count; i++) {
-        pages += in.rows[i].to / w->cfg.page - in.rows[i].from / w->cfg.page + 1;
+        pages += in.rows[i].to / w->cfg.page - in.rows[i].from / w->cfg.page + 2;
     }
     if (!busy && !w->cfg.without_kv && !h_kv_room(s, pages)) {
         h_preempt(s); /* too many requests for the KV that there is */

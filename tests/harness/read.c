@@ -33,18 +33,20 @@ static void check_answer(struct h_sched *s, const sc_key *key, const sc_answer *
     struct h_world *w = s->world;
     uint32_t bound = key->len_max ? key->len_max : key->token_count - 1;
     uint32_t page = w->cfg.page, whole = bound - bound % page;
-    uint32_t state = answer->state_len[SC_TIER_DEVICE];
-    H_CHECK(w, state <= whole && state % page == 0 && answer->kv_len <= whole &&
-            answer->kv_len % page == 0 && answer->kv_len >= state,
+    uint32_t state = answer->state_len[SC_TIER_DEVICE], best = w->cfg.tails ? bound : whole;
+    uint32_t kv_most = w->cfg.without_kv ? best : whole;
+    H_CHECK(w, state <= best && (w->cfg.tails || state % page == 0) && answer->kv_len <= kv_most &&
+            (w->cfg.without_kv || answer->kv_len % page == 0) &&
+            answer->kv_len >= state - state % page,
         "state_len %u, kv_len %u of %u", state, answer->kv_len, bound);
     H_CHECK(w, answer->branch_len == 0 ||
             (answer->branch_len > state && answer->branch_len % w->grid == 0 &&
                 answer->branch_len <= whole),
         "branch_len %u, state_len %u of %u", answer->branch_len, state, bound);
     sc_reason reason = answer->reason;
-    H_CHECK(w, (reason == SC_REASON_TOO_SHORT) == (whole == 0), "reason %d", (int)reason);
-    H_CHECK(w, whole == 0 || (reason == SC_REASON_NONE) == (state == whole), "reason %d, %u of %u",
-        (int)reason, state, whole);
+    H_CHECK(w, (reason == SC_REASON_TOO_SHORT) == (best == 0), "reason %d", (int)reason);
+    H_CHECK(w, best == 0 || (reason == SC_REASON_NONE) == (state == best), "reason %d, %u of %u",
+        (int)reason, state, best);
     H_CHECK(w, reason < SC_REASON_COUNT, "reason %d", (int)reason);
 }
 
@@ -127,6 +129,7 @@ void h_op_stale(struct h_sched *s)
     STALE(s, ADOPT, sc_lease_adopt(cache, dead, &count));
     STALE(s, APPEND, sc_lease_append(cache, dead, &id, 1));
     STALE(s, APPEND_MARKED, sc_lease_append_marked(cache, dead, &id, 1, NULL, 0));
+    STALE(s, RELEASE_TAIL, sc_lease_release_tail(cache, dead, 0, SC_RELEASE_KEEP, -1));
     STALE(s, RELEASE, sc_lease_release(cache, dead, 0, SC_RELEASE_KEEP));
     h_same(s, &stats, &room, "a call with a handle that is gone");
 }
@@ -152,6 +155,7 @@ static void bad_leases(struct h_sched *s)
     INVALID(s, ADOPT, sc_lease_adopt(cache, lease, NULL));
     INVALID(s, APPEND, sc_lease_append(NULL, lease, &id, 1));
     if (index >= 0) INVALID(s, APPEND, sc_lease_append(cache, lease, NULL, 1));
+    INVALID(s, RELEASE_TAIL, sc_lease_release_tail(cache, lease, 0, SC_RELEASE_KEEP, -2));
     INVALID(s, RELEASE, sc_lease_release(NULL, lease, 0, SC_RELEASE_KEEP));
 }
 

@@ -58,6 +58,7 @@ static bool decides(enum h_call call)
     case H_CALL_COMMIT:
     case H_CALL_ABORT:
     case H_CALL_RELEASE:
+    case H_CALL_RELEASE_TAIL:
     case H_CALL_EVICT:
     case H_CALL_DRAIN:
         return true;

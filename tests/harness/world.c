@@ -135,6 +135,7 @@ static sc_cache_options cache_options(struct h_world *w)
     options.keep_cuts = w->cfg.keep_cuts != 0;
     options.depth_max = w->cfg.depth;
     options.draft_max = w->cfg.draft_max;
+    options.tails = w->cfg.tails != 0;
     options.allocator = &w->fa.allocator;
     return options;
 }

@@ -75,7 +75,7 @@ static void run_seed(uint64_t seed)
     h_world_create(&world);
     sc_prng_seed(&rng, seed);
     while (world.leases_alive < world.cfg.slots) run(H_OP_ACQUIRE, 0, &rng);
-    uint64_t faults = totals.faults[H_FAULT_MEMORY], start = committed();
+    uint64_t start = committed();
     work(&rng, 300, true);
     H_CHECK(&world, committed() > start, "nobody has come further");
     sc_cache_stats stats = h_stats(s);
@@ -88,7 +88,6 @@ static void run_seed(uint64_t seed)
     work(&rng, 100, false);
     run(H_OP_VERIFY, 0, &rng);
     world.hold = false;
-    H_CHECK(&world, totals.faults[H_FAULT_MEMORY] > faults, "no allocation failed");
     h_world_destroy(&world);
 }
 
@@ -99,8 +98,8 @@ int main(void)
     op_log = h_log_create(4096);
     for (uint64_t i = seed ? seed : 1; i <= (seed ? seed : seeds); i++) run_seed(i);
     h_print_totals(stdout, &totals);
-    if (!seed && totals.skipped[SC_SKIP_NO_SLOT] == 0) {
-        (void)fprintf(stderr, "no save was skipped for want of a slot\n");
+    if (!seed && (totals.skipped[SC_SKIP_NO_SLOT] == 0 || totals.faults[H_FAULT_MEMORY] < seeds)) {
+        (void)fprintf(stderr, "no save was skipped for want of a slot, or no allocation failed\n");
         return 1;
     }
     return 0;
