@@ -325,9 +325,9 @@ struct published {
 };
 /* Offers tokens [0, len) of the lease, and `count` saves (ascending, the slots are the cache's), to
  * the tree: whole pages, unless the last save is a tail at `len`; then (with KV) `tail_kv` is the
- * id of the partial page. An id that is not -1 counts as held, and is the tree's or in the drain list
- * afterwards. Slots of refused saves are freed, except the last one's if `keep_last`. What goes
- * wrong is counted; nothing is returned as failure. */
+ * id of the partial page. An id that is not -1 counts as held, and is the tree's or in the drain
+ * list afterwards. Slots of refused saves are freed, except the last one's if `keep_last`. What
+ * goes wrong is counted; nothing is returned as failure. */
 struct offer {
     uint32_t len;
     const struct step_save *saves;

@@ -7,8 +7,8 @@
  *
  * Warps share nothing, so a block that is done makes room at once. For fp32 one-warp blocks of
  * 4 KB, 32 of them on a multiprocessor, measured best; a bf16 state has half the bytes for the same
- * q, k and gates, which are worked out once a warp, so its warps hold 32 rows. What is to be avoided
- * are spills: each byte of them showed.
+ * q, k and gates, which are worked out once a warp, so its warps hold 32 rows. What is to be
+ * avoided are spills: each byte of them showed.
  *
  * Bytes for a row and head: 2 x 128 x 128 x (4 or 2), plus about 1 KB of inputs. */
 #include "delta/delta_lanes.cuh"

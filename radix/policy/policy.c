@@ -16,14 +16,14 @@
  *  (1) by_node[n] == c if and only if cands[c].node == n; then c is alive and, but for TREE and
  *      MARCONI (which scan), in `order`.
  *  (2) A live candidate is resident or has a ghost, and ghost and candidate name each other.
- *  (3) key <= value for every resident candidate whose snapshot is still there, once the timers that
- *      are due have been served (up to CHILD_WALK_MAX, policy_value.c). So an entry whose key is its
- *      value at the heap's top is the least valuable of all: what is found in O(log n) is what a
- *      scan finds.
+ *  (3) key <= value for every resident candidate whose snapshot is still there, once the timers
+ *      that are due have been served (up to CHILD_WALK_MAX, policy_value.c). So an entry whose key
+ *      is its value at the heap's top is the least valuable of all: what is found in O(log n) is
+ *      what a scan finds.
  *  (4) Links superseded_by/supersedes and near_end/near_of come in pairs.
  *
- * Cost of a request: O(blocks) hash look-ups, O(nodes between snapshots) for each value, O(log n) for
- * each key that changes; a refit every `fit_every` requests. */
+ * Cost of a request: O(blocks) hash look-ups, O(nodes between snapshots) for each value, O(log n)
+ * for each key that changes; a refit every `fit_every` requests. */
 #include "policy_internal.h"
 
 #include <stdio.h>
@@ -216,8 +216,8 @@ sc_status sc_policy_attached(struct sc_policy *p, struct sc_policy_path *path, u
     SC_TRY(sc_radix_node_get(p->options.radix, node, &info));
     struct sc_policy_point *point = &path->points[index];
     if (info.snapshot != snapshot || info.end != point->len) {
-        return SC_FAIL(SC_ERR_MISMATCH, "node %u has no snapshot %u after %u tokens", node, snapshot,
-            point->len);
+        return SC_FAIL(SC_ERR_MISMATCH, "node %u has no snapshot %u after %u tokens",
+            node, snapshot, point->len);
     }
     if (!pol_cands_reserve(p, 1) || !pol_node_reserve(p, node)) {
         return SC_FAIL(SC_ERR_NO_MEMORY, "no memory for a candidate");

@@ -140,7 +140,10 @@ void pol_cand_free(struct sc_policy *p, uint32_t id);
 bool pol_ghosts_reserve(struct sc_policy *p, uint64_t more);
 uint32_t pol_ghost_find(const struct sc_policy *p, uint64_t hash);
 uint32_t pol_ghost_add(struct sc_policy *p, uint64_t hash, uint32_t parent);
-static inline struct cand *pol_cand(const struct sc_policy *p, uint32_t id) { return &p->cands[id]; }
+static inline struct cand *pol_cand(const struct sc_policy *p, uint32_t id)
+{
+    return &p->cands[id];
+}
 
 /* policy_order.c: heaps by key; a key is never above the value (see policy.c (3)) */
 void pol_heap_put(struct sc_policy *p, struct order_heap *heap, uint32_t id, uint64_t key);

@@ -24,7 +24,8 @@
  * merged with the next one while that is steeper (pool adjacent violators): O(buckets).
  * Computed when a (stratum, level) is first asked for after a refit.
  *
- * Cost of a refit: cap x sweeps x features twice. Memory: the ring, 7,200 multipliers, the tables. */
+ * Cost of a refit: cap x sweeps x features twice. Memory: the ring, 7,200 multipliers,
+ * the tables. */
 #include "policy_internal.h"
 
 static const double SHRINK = 10.0, STRATUM_PRIOR = 3.0, DAMP = 0.35;
@@ -60,7 +61,7 @@ uint8_t pol_age_bucket(double age_s)
     return (uint8_t)low;
 }
 
-/* In whole nanoseconds, so that timers and buckets agree; the edge at which it ends, 0 for the last. */
+/* In whole nanoseconds, so that timers and buckets agree; the edge where it ends, 0 for the last. */
 uint8_t pol_age_bucket_ns(uint64_t age_ns, uint64_t *edge_ns_out)
 {
     uint8_t bucket = pol_age_bucket((double)(age_ns / 1000000000u));
@@ -85,7 +86,8 @@ static uint32_t feature_count(int stratum)
 int8_t pol_level(const struct model *model, uint8_t stratum, const uint8_t *features)
 {
     double m = 1;
-    for (int j = 0; j < FEATURES; j++) m *= model->multiplier[multiplier_at(stratum, j, features[j])];
+    for (int j = 0; j < FEATURES; j++)
+        m *= model->multiplier[multiplier_at(stratum, j, features[j])];
     double level = LEVELS_PER_OCTAVE * log2(m);
     if (level >= LEVEL_MAX) return LEVEL_MAX;
     if (level <= -LEVEL_MAX) return -LEVEL_MAX;
