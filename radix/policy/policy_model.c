@@ -28,8 +28,8 @@
  * the tables. */
 #include "policy_internal.h"
 
-static const double SHRINK = 10.0, STRATUM_PRIOR = 3.0, DAMP = 0.35;
-enum { SWEEPS = 3 };
+static const double SHRINK = 10.0, STRATUM_PRIOR = 3.0, DAMP = DMP;
+enum { SWEEPS = SWP };
 
 /* 0 1 2 3 4 and then 2^(k/2) cut to whole seconds; the last bucket is as wide as its start. */
 const double pol_age_edge[AGES + 1] = {0, 1, 2, 3, 4, 5, 8, 11, 16, 22, 32, 45, 64, 90, 128, 181,
@@ -61,7 +61,7 @@ uint8_t pol_age_bucket(double age_s)
     return (uint8_t)low;
 }
 
-/* In whole nanoseconds, so that timers and buckets agree; the edge where it ends, 0 for the last. */
+/* In whole nanoseconds, so that timers and buckets agree; the edge where it ends, 0: the last. */
 uint8_t pol_age_bucket_ns(uint64_t age_ns, uint64_t *edge_ns_out)
 {
     uint8_t bucket = pol_age_bucket((double)(age_ns / 1000000000u));
