@@ -2,7 +2,8 @@
 /* Causal depthwise conv on the device, prefill and decode by one formula.
  *
  *   prefill  grid x: blocks of channels      y: tiles of TILE tokens of the packed batch
- *            a thread owns VEC channels and walks the tile with the last W inputs in registers
+ *            a thread owns 4 channels and walks the tile with the last W inputs in registers,
+ *            eight tokens' loads at a time
  *   windows  grid x: blocks of channels      y: rows, then saves; after the outputs, in the stream
  *
  * Windows are written by a second kernel, so that a row may be stored in place: everything that
@@ -11,6 +12,8 @@
  *
  * Bytes: x once (and W-1 of TILE + W-1 tokens again, from L2), y once, windows once. */
 #include "cuda/device_math.cuh"
+
+#include <type_traits>
 
 #include "cuda/launch.cuh"
 #include "kernel_dispatch.h"
@@ -162,16 +165,15 @@ template <int N, typename T, int VEC>
 SC_DEV void tokens_together(const taps<VEC> &t, float (&x)[WIDTH_MAX][VEC],
     const sc_k_conv_prefill_params &p, int64_t token, uint32_t c)
 {
-    constexpr int WORDS = VEC * (int)sizeof(T) / 16;
-    uint4 raw[N][WORDS];
+    typedef std::conditional_t<VEC * sizeof(T) == 8, uint2, uint4> word;
+    static_assert(VEC * sizeof(T) <= sizeof(uint4), "one load a token");
+    word raw[N];
 #pragma unroll
     for (int i = 0; i < N; i++)
-#pragma unroll
-        for (int w = 0; w < WORDS; w++)
-            raw[i][w] = ((const uint4 *)((const T *)p.x + (token + i) * p.x_stride + c))[w];
+        raw[i] = *(const word *)((const T *)p.x + (token + i) * p.x_stride + c);
 #pragma unroll
     for (int i = 0; i < N; i++) {
-        dev_load_vec<VEC>(x[WIDTH_MAX - 1], (const T *)raw[i]);
+        dev_load_vec<VEC>(x[WIDTH_MAX - 1], (const T *)&raw[i]);
         if (sizeof(T) == 4 && p.window.dtype == SC_DTYPE_BF16)
 #pragma unroll
             for (int j = 0; j < VEC; j++)
@@ -196,7 +198,8 @@ SC_DEV void history(float (&x)[WIDTH_MAX][VEC], const sc_k_conv_prefill_params &
     }
 }
 
-template <int VEC> __global__ void __launch_bounds__(THREADS)
+/* T is the tensors' type where VEC is 4, else it does not matter. */
+template <int VEC, typename T> __global__ void __launch_bounds__(THREADS)
 prefill(const __grid_constant__ sc_k_conv_prefill_params p)
 {
     __shared__ int32_t rows[TILE];
@@ -211,17 +214,13 @@ prefill(const __grid_constant__ sc_k_conv_prefill_params p)
     int32_t before = -2, source = 0;
     int64_t start = 0;
     taps_load<VEC>(t, p, c);
-    if constexpr (VEC == 8) if (rows[0] >= 0 && rows[0] == rows[TILE - 1]) { /* the usual tile: one row */
+    /* The usual tile: one row. */
+    if constexpr (VEC == 4) if (rows[0] >= 0 && rows[0] == rows[TILE - 1]) {
         start = ((const int32_t *)p.row_start)[rows[0]];
         source = ((const int32_t *)p.source)[rows[0]];
         if (source >= 0) {
             history<VEC>(x, p, start, first, source, c);
-            for (int i = 0; i < TILE; i += 8) {
-                if (p.dtype == SC_DTYPE_BF16)
-                    tokens_together<8, sc_bf16>(t, x, p, first + i, c);
-                else
-                    tokens_together<8, float>(t, x, p, first + i, c);
-            }
+            for (int i = 0; i < TILE; i += 8) tokens_together<8, T>(t, x, p, first + i, c);
             return;
         }
     }
@@ -301,7 +300,25 @@ windows(const __grid_constant__ sc_k_conv_prefill_params p)
         window_store<VEC>(p, row_start[r], count, source[r], dest, c);
 }
 
-/* Decode: row r is token r; the window is in registers, so reading and writing need no order. */
+/* A row's new window, to both of its destinations. */
+template <int VEC>
+SC_DEV void update_windows(const sc_k_conv_prefill_params &p, const float (&x)[WIDTH_MAX][VEC],
+    int32_t dest, int32_t save, uint32_t c)
+{
+    int32_t slots[2] = {dest, save};
+#pragma unroll
+    for (int n = 0; n < 2; n++)
+#pragma unroll
+        for (int j = 1; j < WIDTH_MAX; j++) {
+            int at = j - (WIDTH_MAX - (int)p.width) - 1;
+            if (slots[n] > 0 && at >= 0)
+                store<VEC>(x[j], dev_slot(p.window, slots[n]), p.window.dtype,
+                    (int64_t)at * p.channels + c);
+        }
+}
+
+/* Decode: row r is token r. The window is in registers before any of it is written, so reading and
+ * writing in place need no order. */
 template <int VEC> __global__ void __launch_bounds__(THREADS)
 update(const __grid_constant__ sc_k_conv_prefill_params p, sc_devptr save, bool settled)
 {
@@ -323,16 +340,7 @@ update(const __grid_constant__ sc_k_conv_prefill_params p, sc_devptr save, bool 
     }
     load_input<VEC>(x[WIDTH_MAX - 1], p, r, c);
     output<VEC>(t, x, p, r, c);
-    int32_t slots[2] = {dest, save != 0 ? ((const int32_t *)save)[r] : -1};
-#pragma unroll
-    for (int n = 0; n < 2; n++)
-#pragma unroll
-        for (int j = 1; j < WIDTH_MAX; j++) {
-            int at = j - (WIDTH_MAX - (int)p.width) - 1;
-            if (slots[n] > 0 && at >= 0)
-                store<VEC>(x[j], dev_slot(p.window, slots[n]), p.window.dtype,
-                    (int64_t)at * p.channels + c);
-        }
+    update_windows<VEC>(p, x, dest, save != 0 ? ((const int32_t *)save)[r] : -1, c);
 }
 
 /* 16-byte accesses everywhere? */
@@ -368,8 +376,9 @@ sc_status sc_k_conv_prefill_sm90(const void *params, sc_stream *stream)
     if (tiles > 65535) return too_many("tiles of 32 tokens", tiles);
     if (work > 65535) return too_many("rows and saves", work);
     if (tiles > 0)
-        SC_TRY(vec ? sc_cuda_launch("conv", prefill<8>, dim3(x, tiles), THREADS, 0, stream, p)
-                   : sc_cuda_launch("conv", prefill<1>, dim3(x, tiles), THREADS, 0, stream, p));
+        SC_TRY(sc_cuda_launch("conv", !vec ? prefill<1, float>
+                : p.dtype == SC_DTYPE_F32 ? prefill<4, float> : prefill<4, sc_bf16>,
+            dim3(blocks_of(p, vec ? 4 : 1), tiles), THREADS, 0, stream, p));
     dim3 grid(x, (uint32_t)work);
     return vec ? sc_cuda_launch("conv windows", windows<8>, grid, THREADS, 0, stream, p)
                : sc_cuda_launch("conv windows", windows<1>, grid, THREADS, 0, stream, p);

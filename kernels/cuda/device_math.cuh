@@ -4,7 +4,7 @@
  * Everything is fp32, and whether a product is fused with a sum is written in the source (the files
  * are compiled with -fmad=false), so that two kernels which must give the same bits do. Elementary
  * functions are the hardware's approximations of 2^x, 1/x and 1/sqrt x, each within 2 ulp:
- * deterministic, and far below what the tensors' dtypes can hold. */
+ * deterministic, and far below what the tensors' dtypes can hold. Their denormals count as 0. */
 #ifndef SC_CUDA_DEVICE_MATH_CUH
 #define SC_CUDA_DEVICE_MATH_CUH
 
@@ -20,21 +20,21 @@ typedef __nv_bfloat16 sc_bf16;
 SC_DEV float dev_exp2(float x)
 {
     float y;
-    asm("ex2.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
 }
 
 SC_DEV float dev_rcp(float x)
 {
     float y;
-    asm("rcp.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
 }
 
 SC_DEV float dev_rsqrt(float x)
 {
     float y;
-    asm("rsqrt.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
+    asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
 }
 

@@ -240,6 +240,7 @@ START_TEST(choice__names_the_row_and_what_is_missing)
 }
 END_TEST
 
+#ifndef SC_TEST_GPU /* there all tests share one process */
 /* Read once per process, hence each in its own fork of Check. */
 START_TEST(choice__environment_forces_a_row)
 {
@@ -252,6 +253,7 @@ START_TEST(choice__environment_forces_a_row)
     ck_assert_ptr_nonnull(strstr(sc_last_error()->text, "sm90"));
 }
 END_TEST
+#endif
 
 int main(void)
 {
@@ -266,7 +268,7 @@ int main(void)
     tcase_add_test(all, bf16__rounds_to_nearest_even);
     tcase_add_test(all, exp__is_within_two_ulp_and_exact_at_its_ends);
     tcase_add_test(all, choice__names_the_row_and_what_is_missing);
-#ifndef SC_TEST_GPU /* one process for all: the environment has been read by then */
+#ifndef SC_TEST_GPU
     tcase_add_test(all, choice__environment_forces_a_row);
 #endif
     suite_add_tcase(suite, all);

@@ -31,9 +31,10 @@
  * every launcher: SC_ERR_INVALID (with text), SC_ERR_UNSUPPORTED (no row of the kernel table is
  * eligible; the text names what is missing). `backend` NULL is the host.
  *
- * Numerics. Gate and state arithmetic is fp32; products are rounded before they are added (no fused
- * multiply-add), in an order that depends on the shape of one head only: the bits of one sequence
- * depend neither on the batch, its packing, neighbours, padding or layout, nor on later tokens.
+ * Numerics. Gate and state arithmetic is fp32. On the host products are rounded before they are
+ * added (no fused multiply-add); a device fuses them, always in the same places. The order depends
+ * on the shape of one head only: the bits of one sequence on one backend depend neither on the
+ * batch, its packing, neighbours, padding or layout, nor on later tokens.
  * bf16 states are rounded (nearest even) after each token (decode, recurrent) or each chunk
  * (chunk), and the rounded value is what is carried on, so that resuming from a stored state gives
  * the bits of not having stopped.

@@ -1,0 +1,37 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# pack.sh BUILD FOLDER: everything that checks and measures the CUDA kernels, in a folder that runs
+# on a machine with a GPU and without Debian's libraries. BUILD is configured with
+# -DSC_WITH_CUDA=ON -DSC_WITH_JEMALLOC=OFF and built. On that machine: FOLDER/run.sh
+set -euo pipefail
+(($# == 2)) || {
+    echo "usage: pack.sh BUILD FOLDER" >&2
+    exit 2
+}
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+build=$1 out=$2
+mkdir -p "$out/bin" "$out/lib"
+cp "$build"/tests/gpu/test_gpu_{small,conv,delta,delta_bits,backend,lost} \
+    "$build"/bench/statecache-bench "$out/bin/"
+strip --strip-debug "$out"/bin/*
+cp -r "$root/tests/oracle/fixtures" "$out/"
+# What the programs load beyond the C library, which is the other machine's own.
+ldd "$out"/bin/* | awk '$2 == "=>" { print $3 }' | sort -u |
+    grep -Ev '/(libc|libm|libdl|librt|libpthread)\.so' | xargs -r cp -Lt "$out/lib"
+cat >"$out/run.sh" <<'RUN'
+#!/bin/sh
+# Tests, then the table with its bars. Exit status: 0 all well, 77 no device, else something failed.
+cd "$(dirname "$0")" || exit 1
+export CK_FORK=no SC_FIXTURES=fixtures LD_LIBRARY_PATH="$PWD/lib"
+failed=0
+for test in small conv delta delta_bits backend lost; do
+    bin/test_gpu_$test
+    status=$?
+    [ $status = 77 ] && exit 77
+    [ $status = 0 ] || failed=1
+done
+bin/statecache-bench gpu --bars "$@" || failed=1
+exit $failed
+RUN
+chmod +x "$out/run.sh"
+du -sh "$out"
