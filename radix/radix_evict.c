@@ -210,8 +210,9 @@ void rx_truncate(struct sc_radix *r, uint32_t id, uint32_t len,
     const struct sc_radix_sink *sink, enum sc_radix_cause cause)
 {
     struct rx_node *node = rx_node(r, id);
-    SC_ASSERT_DEBUG(len > 0 && len < node->len && node->pin == 0 && node->snapshot == 0);
+    SC_ASSERT_DEBUG(len > 0 && len < node->len && node->pin == 0);
     while (node->first_child != 0) rx_subtree_remove(r, node->first_child, sink, cause);
+    if (node->snapshot != 0) snapshot_evict(r, id, sink, cascade_of(cause));
     run_emit(r, node, len, sink, cause);
     uint32_t pos = rx_pos(r, node) + len;
     rx_store_cut(r, node->chunk, pos);

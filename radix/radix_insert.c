@@ -8,15 +8,16 @@
  *   prefix         |----------------|                            equal tokens and equal history
  *
  * The walk ends where the tokens part, where the key or the tree ends, or where both have the page
- * but disagree about its history (the victim). A victim that holds no snapshot and is not locked is
- * replaced; another one stops the insert there.
+ * but disagree about its history (the victim). A locked victim stops the insert there. One without
+ * locks is replaced, if it holds no snapshot or the insert brings one that lies beyond: the key was
+ * just computed, and a branch that it cannot pass would keep every later save out.
  *
  * New nodes end at saves, where the history changes, before a page with marks, and where storage
  * cut the run; a tail is a node of its own and takes a page of storage. Afterwards one walk from
  * the last node up to the root cuts the held part at its saves.
  *
- * A tail that the tree holds already is part of the prefix; one of another history stops the
- * insert at the page, since a tail always carries a snapshot. */
+ * A tail that the tree holds already is part of the prefix; one of another history is a victim as
+ * others are (a key with a tail always brings a snapshot). */
 #include "radix_internal.h"
 
 struct plan {
@@ -116,7 +117,7 @@ static uint32_t history_differs(const struct sc_radix_insert *in, uint32_t *run,
     }
 }
 
-/* The tail of the key, if the tree has it. It carries a snapshot, so no other takes its place. */
+/* The tail of the key, if the tree has it. */
 static void plan_tail(const struct sc_radix *r, const struct sc_radix_insert *in, uint32_t run,
     const struct rx_first *first, struct plan *plan)
 {
@@ -125,7 +126,7 @@ static void plan_tail(const struct sc_radix *r, const struct sc_radix_insert *in
     if (id == 0) return;
     while (run + 1 < in->run_count && in->runs[run + 1].start <= plan->whole) run++;
     if (in->runs[run].history != rx_node(r, id)->history) {
-        plan->end = plan->whole;
+        plan->victim = id;
         return;
     }
     plan->at = id;
@@ -171,15 +172,18 @@ static void plan_walk(const struct sc_radix *r, const struct sc_radix_insert *in
 
 /* Whether everything from `plan->prefix` on in the victim and below may go. Sets plan->freed. A
  * branch too large to look at counts as in use: no call is O(tree). */
-static bool victim_replaceable(const struct sc_radix *r, struct plan *plan)
+static bool victim_replaceable(const struct sc_radix *r, const struct sc_radix_insert *in,
+    struct plan *plan)
 {
     const struct rx_node *victim = rx_node(r, plan->victim);
     plan->freed = 0;
     if (victim->pin > 0) return false; /* (6): nothing below is locked either */
+    bool brings = in->save_count > 0 && in->saves[in->save_count - 1].len > plan->prefix;
     uint32_t visited = 0;
     uint32_t id = plan->victim;
     for (; id != 0; id = rx_preorder_next(r, plan->victim, id)) {
-        if (++visited > RX_SUBTREE_MAX || rx_node(r, id)->snapshot != 0) return false;
+        if (++visited > RX_SUBTREE_MAX) return false;
+        if (rx_node(r, id)->snapshot != 0 && !brings) return false;
         plan->freed += rx_node(r, id)->len;
     }
     plan->freed -= plan->prefix - victim->start;
@@ -346,7 +350,7 @@ sc_status sc_radix_insert(struct sc_radix *r, const struct sc_radix_insert *inse
     struct plan plan = {.root = rx_root(r, insert->space), .end = insert->token_count,
         .whole = insert->token_count - insert->token_count % r->page};
     plan_walk(r, insert, &plan);
-    if (plan.victim != 0 && !victim_replaceable(r, &plan)) {
+    if (plan.victim != 0 && !victim_replaceable(r, insert, &plan)) {
         plan.end = plan.prefix;
         plan.freed = 0;
     }

@@ -13,8 +13,9 @@
  *              lease:                            DUPL DUPL TREE TREE | incomplete page
  *
  * A page goes to the tree only together with all pages before it, so that TREE and DUPLICATE pages
- * lie before HELD ones. Where the tree holds another history that is in use, the insert stops;
- * pages from there on stay HELD and saves there are refused (SC_SKIP_HISTORY).
+ * lie before HELD ones. Where the tree holds another history that is in use (radix.h says when),
+ * the insert stops; pages from there on stay HELD and saves there are refused (SC_SKIP_HISTORY).
+ * One that is not goes, snapshots too (SC_EVICT_HISTORY).
  *
  * The history argument is in cache_internal.h. Numbers in brackets are its invariants. */
 #include <string.h>

@@ -153,11 +153,13 @@ static struct insert_plan insert_expect(struct rworld *w, const struct insert_in
     }
     if (!page) return plan;
     plan.victim = plan.replaceable = true;
+    uint32_t saves = insert->save_count;
+    bool brings = saves > 0 && in->saves[saves - 1].len > plan.prefix;
     for (uint32_t i = 0; i < w->page_count; i++) {
         const struct page *other = &w->pages[i];
         if (!prefix_within(&page->prefix, &other->prefix)) continue;
         plan.victim_pages++;
-        if (other->snapshot || other->locks) plan.replaceable = false;
+        if (other->locks || (other->snapshot && !brings)) plan.replaceable = false;
     }
     return plan;
 }

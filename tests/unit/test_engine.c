@@ -308,6 +308,7 @@ START_TEST(conflict__another_history_in_use_is_not_mixed)
     options.cache.keep_cuts = true;
     rig_init(&rig, &options);
     (void)rig_serve(&rig, tokens, 100, 100, SC_RELEASE_KEEP); /* one stretch, state at 100 */
+    ck_assert_uint_eq(req_open(&rig, &b, tokens, 150), 100);  /* in use */
     ck_assert_uint_eq(req_open(&rig, &a, tokens, 90), 0);
     (void)req_step(&rig, &a, 50);                             /* a cut at 50 */
     (void)req_step(&rig, &a, 90);                             /* would save at 80 and 90 */
@@ -321,6 +322,60 @@ START_TEST(conflict__another_history_in_use_is_not_mixed)
     req_close(&rig, &a, 0, SC_RELEASE_KEEP);
     ck_assert_uint_eq(state_len(95), 0);
     ck_assert_uint_eq(rig_room(&rig).pages_drainable, 90);
+    req_close(&rig, &b, 0, SC_RELEASE_DISCARD);
+    /* Nobody uses it any more: what was just computed takes its place. */
+    ck_assert_uint_eq(req_open(&rig, &a, tokens, 90), 0);
+    (void)req_step(&rig, &a, 50);
+    (void)req_step(&rig, &a, 90);
+    ck_assert_uint_eq(rig_stats(&rig).evicted[SC_EVICT_HISTORY], 1);
+    ck_assert_uint_eq(state_len(200), 90);
+    req_close(&rig, &a, 0, SC_RELEASE_DISCARD);
+    rig_deinit(&rig);
+}
+END_TEST
+
+/* A first row that ends inside a chunk makes a history that no cold run has. It must not keep out
+ * the states of those that share its prefix. */
+START_TEST(conflict__a_short_first_row_does_not_block_its_prefix)
+{
+    start(4);
+    ck_assert_uint_eq(req_open(&rig, &a, tokens, 128), 0);
+    ck_assert_uint_eq(req_step(&rig, &a, 10), 10);
+    req_run(&rig, &a, 128);
+    req_close(&rig, &a, 0, SC_RELEASE_KEEP);
+    for (int32_t k = 1; k < 8; k++) {
+        rig_fill(tokens + 120, 20, k * 1000); /* 120 tokens are shared: a state at 112 serves all */
+        uint32_t resumed = rig_serve(&rig, tokens, 140, 140, SC_RELEASE_KEEP);
+        ck_assert_uint_eq(resumed, k == 1 ? 0 : 112);
+    }
+    sc_cache_stats stats = rig_stats(&rig);
+    ck_assert_uint_eq(stats.saves_skipped[SC_SKIP_HISTORY], 0);
+    ck_assert_uint_eq(stats.evicted[SC_EVICT_HISTORY], 1);
+    rig_deinit(&rig);
+}
+END_TEST
+
+/* The same after a conversation of which only the last state is left: its path was decoded. */
+START_TEST(conflict__a_decoded_conversation_does_not_block_its_prefix)
+{
+    start(4);
+    sc_room got;
+    rig_ok(req_try(&rig, &a, tokens, 20));
+    req_run(&rig, &a, 100);
+    req_decode(&rig, &a, tokens + 20, 28);
+    req_close(&rig, &a, 0, SC_RELEASE_KEEP);
+    ck_assert_uint_eq(rig_serve(&rig, tokens, 80, 80, SC_RELEASE_KEEP), 48);
+    uint32_t alive = (uint32_t)rig_stats(&rig).snapshots_alive;
+    rig_ok(sc_cache_evict(rig.cache, 0, alive - 1, &got));
+    ck_assert_uint_eq(state_len(100), 80);
+    for (int32_t k = 1; k < 8; k++) {
+        rig_fill(tokens + 75, 25, k * 1000);
+        uint32_t resumed = rig_serve(&rig, tokens, 100, 100, SC_RELEASE_KEEP);
+        ck_assert_uint_eq(resumed, k == 1 ? 0 : 64);
+    }
+    sc_cache_stats stats = rig_stats(&rig);
+    ck_assert_uint_eq(stats.saves_skipped[SC_SKIP_HISTORY], 0);
+    ck_assert_uint_eq(stats.evicted[SC_EVICT_HISTORY], 1);
     rig_deinit(&rig);
 }
 END_TEST
@@ -1074,6 +1129,8 @@ static void add_saves(Suite *suite)
     tcase_add_test(tc, cut__to_the_chunk_grid_where_pages_are_larger);
     tcase_add_test(tc, cut__keep_cuts_leaves_rows_alone);
     tcase_add_test(tc, conflict__another_history_in_use_is_not_mixed);
+    tcase_add_test(tc, conflict__a_short_first_row_does_not_block_its_prefix);
+    tcase_add_test(tc, conflict__a_decoded_conversation_does_not_block_its_prefix);
     tcase_add_test(tc, conflict__a_history_that_serves_nobody_is_replaced);
     tcase_add_test(tc, conflict__decoded_text_is_resumed_or_kept_apart);
     tcase_add_test(tc, history__cap_is_short);

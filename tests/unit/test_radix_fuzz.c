@@ -117,15 +117,31 @@ static void entry_add(struct model *m, const struct sc_radix_insert *in, const i
     memcpy(e->key, key, len * 4);
 }
 
-/* Whether the branch at key[0, len) may be replaced; then it goes. */
-static bool model_replace(struct model *m, uint32_t space, const int32_t *key, uint32_t len)
+/* Part of the branch at key[0, len); a tail is one alone. */
+static bool of_branch(const struct model *m, const struct entry *e, uint32_t space,
+    const int32_t *key, uint32_t len)
 {
+    return below(e, space, key, len) && (len % m->page == 0 || e->len == len);
+}
+
+/* Whether the branch at key[0, len) may be replaced by what `brings` a snapshot; then it goes.
+ * Counts the snapshots that go with it. The model has no nodes to count: of a branch that may have
+ * more than 64 it believes that it `stopped` the tree. */
+static bool model_replace(struct model *m, uint32_t space, const int32_t *key, uint32_t len,
+    bool brings, bool stopped, uint32_t *gone)
+{
+    uint32_t entries = 0;
     if (model_locked(m, space, key, len)) return false;
     for (uint32_t i = 0; i < m->count; i++) {
-        if (below(&m->entries[i], space, key, len) && m->entries[i].snapshot != 0) return false;
+        const struct entry *e = &m->entries[i];
+        if (!of_branch(m, e, space, key, len)) continue;
+        if (!brings && e->snapshot != 0) return false;
+        entries++;
     }
+    if (entries > 64 && stopped) return false;
     for (uint32_t i = 0; i < m->count;) {
-        if (below(&m->entries[i], space, key, len)) {
+        if (of_branch(m, &m->entries[i], space, key, len)) {
+            *gone += m->entries[i].snapshot != 0;
             m->entries[i] = m->entries[--m->count];
         } else {
             i++;
@@ -134,9 +150,11 @@ static bool model_replace(struct model *m, uint32_t space, const int32_t *key, u
     return true;
 }
 
-/* What the tree should answer to an insert, and what it should hold afterwards. */
+/* What the tree should answer to an insert, and what it should hold afterwards. `got_len` is what
+ * it says it holds of the key. */
 static void model_insert(struct model *m, const struct sc_radix_insert *in, const int32_t *key,
-    struct sc_radix_inserted *want, sc_status *save_status, int32_t *canonical)
+    struct sc_radix_inserted *want, sc_status *save_status, int32_t *canonical, uint32_t got_len,
+    uint32_t *gone)
 {
     uint32_t whole = in->token_count - in->token_count % m->page;
     uint32_t at = 0;
@@ -146,7 +164,8 @@ static void model_insert(struct model *m, const struct sc_radix_insert *in, cons
         const struct entry *e = model_find(m, in->space, key, end);
         if (!e) break;
         if (e->history != history_at(in, at)) {
-            stop = !model_replace(m, in->space, key, end);
+            bool brings = in->save_count > 0 && in->saves[in->save_count - 1].len > at;
+            stop = !model_replace(m, in->space, key, end, brings, got_len == at, gone);
             break;
         }
         at = end;
@@ -256,7 +275,8 @@ struct fuzz {
     struct model m;
     struct sc_prng prng;
     uint32_t spaces[2], alphabet, mark_ids, grid, snapshot_next;
-    uint32_t hits, tail_hits, misses, conflicts, tails, tail_conflicts;
+    uint32_t hits, tail_hits, misses, conflicts, tails, tail_conflicts, replaced,
+        tails_replaced;
     uint64_t evicted, tails_evicted;
 };
 
@@ -332,33 +352,57 @@ static void draw_insert(struct fuzz *f, struct tr *t, struct drawn *d)
         .mark_count = key->mark_count};
 }
 
-static void step_insert(struct fuzz *f, struct tr *t)
+/* True if the whole key is held now. */
+static bool insert_drawn(struct fuzz *f, struct tr *t, const struct drawn *d)
 {
     struct model *m = &f->m;
-    struct drawn d;
     int32_t canonical[M_LEN];
     int32_t want_canonical[M_LEN];
     struct sc_radix_inserted want = {0};
     struct sc_radix_inserted got;
     sc_status each[5];
     sc_status want_each[5];
-    draw_insert(f, t, &d);
-    ck_assert_int_eq(sc_radix_insert(t->radix, &d.in, &t->sink, canonical, each, &got), SC_OK);
-    /* Large branches count as in use; the model has no nodes to count, so keep them small. */
-    model_insert(m, &d.in, d.key, &want, want_each, want_canonical);
+    ck_assert_int_eq(sc_radix_insert(t->radix, &d->in, &t->sink, canonical, each, &got), SC_OK);
+    uint32_t gone = 0;
+    model_insert(m, &d->in, d->key, &want, want_each, want_canonical, got.len, &gone);
+    ck_assert_uint_eq(t->gone_count, gone);
+    f->replaced += gone;
     ck_assert_uint_eq(got.len, want.len);
     ck_assert_uint_eq(got.prefix_len, want.prefix_len);
     ck_assert_uint_eq(got.conflict_len, want.conflict_len);
-    uint32_t tail = d.in.token_count % m->page;
-    if (got.len < d.in.token_count) f->conflicts++;
-    if (tail > 0 && got.len == d.in.token_count) f->tails++;
-    if (tail > 0 && got.len + tail == d.in.token_count) f->tail_conflicts++;
-    for (uint32_t i = 0; i < d.in.save_count; i++) ck_assert_int_eq(each[i], want_each[i]);
+    uint32_t tail = d->in.token_count % m->page;
+    if (got.len < d->in.token_count) f->conflicts++;
+    if (tail > 0 && got.len == d->in.token_count) f->tails++;
+    if (tail > 0 && gone > 0 && got.prefix_len + tail == d->in.token_count) f->tails_replaced++;
+    if (tail > 0 && got.len + tail == d->in.token_count) f->tail_conflicts++;
+    for (uint32_t i = 0; i < d->in.save_count; i++) ck_assert_int_eq(each[i], want_each[i]);
     uint32_t pages = (got.len + m->page - 1) / m->page;
     if (m->with_kv) ck_assert_mem_eq(canonical, want_canonical, pages * 4);
     if (got.len > 0) ck_assert_uint_eq(tr_info(t, got.node).end, got.len);
-    ck_assert_uint_eq(t->gone_count, 0); /* a branch with snapshots is never replaced */
     model_sync(m, t, false);
+    return got.len == d->in.token_count;
+}
+
+static void step_insert(struct fuzz *f, struct tr *t)
+{
+    struct drawn d;
+    draw_insert(f, t, &d);
+    bool held = insert_drawn(f, t, &d);
+    uint32_t tail = d.in.token_count % f->m.page, whole = d.in.token_count - tail;
+    if (tail == 0 || !held || below_n(f, 8) != 0) return;
+    /* Once more, now with another history of the tail alone. */
+    uint32_t last = d.in.run_count - 1;
+    uint64_t history = d.runs[last].history;
+    if (d.runs[last].start != whole) {
+        if (last == 2) return;
+        d.runs[++last].start = whole;
+        d.in.run_count++;
+    }
+    d.runs[last].history = !history;
+    d.saves[0] = (struct sc_radix_save){d.in.token_count, f->snapshot_next++};
+    d.in.save_count = 1;
+    for (uint32_t i = 0; i * f->m.page < d.in.token_count; i++) d.ids[i] = t->kv_next++;
+    (void)insert_drawn(f, t, &d);
 }
 
 static void step_use(struct fuzz *f, struct tr *t)
@@ -575,9 +619,12 @@ static void run_model(uint64_t seed, uint32_t page, uint32_t steps)
     ck_assert_uint_gt(f->conflicts, 0);
     ck_assert_uint_gt(page > 1 ? f->tails : 1, 0);
     ck_assert_uint_gt(page > 1 ? f->tail_hits : 1, 0);
-    if (steps >= 4000) ck_assert_uint_gt(page > 1 ? f->tail_conflicts : 1, 0);
+    if (steps >= 4000) {
+        ck_assert_uint_gt(page > 1 ? f->tail_conflicts + f->tails_replaced : 1, 0);
+    }
     ck_assert_uint_gt(page > 1 ? f->tails_evicted : 1, 0);
     ck_assert_uint_gt(t->kv_causes[SC_RADIX_CAUSE_HISTORY], 0);
+    ck_assert_uint_gt(f->replaced, 0);
     while (f->m.held_count > 0) step_unlock(f, t);
     check_totals(f, t);
     tr_evict_kv(t, UINT64_MAX, NULL);

@@ -215,14 +215,14 @@ START_TEST(history__whole_node_is_replaced)
 }
 END_TEST
 
-START_TEST(history__a_snapshot_below_stops_the_insert)
+START_TEST(history__a_snapshot_below_stops_an_insert_that_brings_none)
 {
     BEGIN();
     struct sc_radix_save save = {4, 5};
     ck_assert_int_eq(tr_insert_runs(t, KEY(1, 2, 3, 4), &RUN_A, 1, &save, 1), SC_OK);
     struct sc_radix_run runs[] = {{0, 0xa}, {2, 0xb}};
-    struct sc_radix_save saves[] = {{1, 6}, {2, 7}, {3, 8}, {4, 9}};
-    ck_assert_int_eq(tr_insert_runs(t, KEY(1, 2, 3, 4), runs, 2, saves, 4), SC_OK);
+    struct sc_radix_save saves[] = {{1, 6}, {2, 7}}; /* none beyond the conflict */
+    ck_assert_int_eq(tr_insert_runs(t, KEY(1, 2, 3, 4), runs, 2, saves, 2), SC_OK);
     VERIFY(t);
     ck_assert_uint_eq(t->in.conflict_len, 2);
     ck_assert_uint_eq(t->in.len, 2);
@@ -230,14 +230,65 @@ START_TEST(history__a_snapshot_below_stops_the_insert)
     ck_assert_uint_eq(tr_info(t, t->in.node).end, 2);
     ck_assert_int_eq(t->save_status[0], SC_OK);
     ck_assert_int_eq(t->save_status[1], SC_OK);
-    ck_assert_int_eq(t->save_status[2], SC_ERR_MISMATCH);
-    ck_assert_int_eq(t->save_status[3], SC_ERR_MISMATCH);
     ck_assert_uint_eq(tr_match(t, KEY(1, 2, 3, 4)).snapshot, 5);
     ck_assert_uint_eq(t->kv_count, 0);
     /* At the very first token nothing at all is held. */
     ck_assert_int_eq(tr_insert_runs(t, KEY(1, 2, 3, 4), &RUN_B, 1, NULL, 0), SC_OK);
     ck_assert_uint_eq(t->in.node, SC_NODE_NONE);
     ck_assert_uint_eq(t->in.conflict_len, 0);
+    VERIFY(t);
+    END;
+}
+END_TEST
+
+/* Below the conflict stand a snapshot at the end of the node it lies in, one at a fork and one
+ * further on; one save beyond it and all of them go, those before it stay. */
+START_TEST(history__a_save_beyond_the_conflict_replaces_snapshots)
+{
+    BEGIN();
+    struct sc_radix_save old[] = {{1, 3}, {4, 5}, {6, 6}};
+    struct sc_radix_save fork = {5, 4};
+    ck_assert_int_eq(tr_insert_runs(t, KEY(1, 2, 3, 4, 5, 6), &RUN_A, 1, old, 3), SC_OK);
+    ck_assert_int_eq(tr_insert_runs(t, KEY(1, 2, 3, 4, 9), &RUN_A, 1, &fork, 1), SC_OK);
+    struct sc_radix_run runs[] = {{0, 0xa}, {2, 0xb}};
+    struct sc_radix_save saves[] = {{2, 7}, {3, 8}};
+    ck_assert_int_eq(tr_insert_runs(t, KEY(1, 2, 3, 4), runs, 2, saves, 2), SC_OK);
+    VERIFY(t);
+    ck_assert(t->in.prefix_len == 2 && t->in.conflict_len == 4);
+    ck_assert_int_eq(t->save_status[0], SC_OK);
+    ck_assert_int_eq(t->save_status[1], SC_OK);
+    ck_assert_uint_eq(t->gone_count, 3);
+    for (uint32_t i = 0; i < 3; i++) {
+        ck_assert_int_eq(t->gone[i].cause, SC_RADIX_CAUSE_HISTORY);
+        ck_assert_uint_ne(t->gone[i].snapshot, 3);
+    }
+    ck_assert_uint_eq(t->kv_count, 5);
+    ck_assert_uint_eq(tr_stats(t).snapshot_count, 3);
+    ck_assert_uint_eq(tr_match(t, KEY(1)).snapshot, 3);
+    struct sc_radix_match m = tr_match(t, KEY(1, 2, 3, 4, 5, 6));
+    ck_assert(m.kv_len == 4 && m.snapshot == 8 && m.evicted_len == 0);
+    END;
+}
+END_TEST
+
+START_TEST(history__a_lock_below_holds_snapshots_against_a_save)
+{
+    BEGIN();
+    struct sc_radix_save save = {4, 5};
+    ck_assert_int_eq(tr_insert_runs(t, KEY(1, 2, 3, 4), &RUN_A, 1, &save, 1), SC_OK);
+    struct sc_radix_receipt receipt = tr_lock(t, t->in.node, LOCK_STATE);
+    struct sc_radix_run runs[] = {{0, 0xa}, {2, 0xb}};
+    save.snapshot = 6;
+    ck_assert_int_eq(tr_insert_runs(t, KEY(1, 2, 3, 4), runs, 2, &save, 1), SC_OK);
+    ck_assert_uint_eq(t->in.conflict_len, 2);
+    ck_assert_int_eq(t->save_status[0], SC_ERR_MISMATCH);
+    ck_assert_uint_eq(tr_match(t, KEY(1, 2, 3, 4)).snapshot, 5);
+    ck_assert_uint_eq(t->gone_count, 0);
+    VERIFY(t);
+    tr_unlock(t, receipt);
+    ck_assert_int_eq(tr_insert_runs(t, KEY(1, 2, 3, 4), runs, 2, &save, 1), SC_OK);
+    ck_assert_uint_eq(tr_match(t, KEY(1, 2, 3, 4)).snapshot, 6);
+    ck_assert_uint_eq(t->gone_count, 1);
     VERIFY(t);
     END;
 }
@@ -477,7 +528,9 @@ Suite *radix_insert_suite(void)
     tc = tcase_create("history");
     tcase_set_timeout(tc, 120);
     ADD(history__node_ends_where_it_changes); ADD(history__idle_branch_is_replaced);
-    ADD(history__whole_node_is_replaced); ADD(history__a_snapshot_below_stops_the_insert);
+    ADD(history__whole_node_is_replaced); ADD(history__a_lock_below_holds_snapshots_against_a_save);
+    ADD(history__a_snapshot_below_stops_an_insert_that_brings_none);
+    ADD(history__a_save_beyond_the_conflict_replaces_snapshots);
     ADD(history__a_lock_stops_the_insert); ADD(history__siblings_may_differ);
     ADD(history__a_branch_too_large_to_check_stays);
     ADD(history__replacing_counts_against_token_max);

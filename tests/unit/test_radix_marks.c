@@ -193,11 +193,15 @@ START_TEST(marks__histories_of_differently_marked_keys_do_not_meet)
     save.snapshot = 2;
     ck_assert_int_eq(tr_insert_key(t, &other, &b, 1, &save, 1), SC_OK);
     ck_assert_uint_eq(t->in.conflict_len, 8);
+    ck_assert_uint_eq(t->gone_count, 0);
+    ck_assert_int_eq(tr_insert_key(t, &key, &b, 1, NULL, 0), SC_OK);
+    VERIFY(t);
+    ck_assert_uint_eq(t->in.conflict_len, 0);
     save.snapshot = 3;
     ck_assert_int_eq(tr_insert_key(t, &key, &b, 1, &save, 1), SC_OK);
     VERIFY(t);
-    ck_assert_uint_eq(t->in.conflict_len, 0);
-    ck_assert_int_eq(t->save_status[0], SC_ERR_MISMATCH);
+    ck_assert_uint_eq(t->in.conflict_len, 8);
+    ck_assert(t->gone_count == 1 && t->gone[0].snapshot == 1);
     END;
 }
 END_TEST

@@ -356,13 +356,14 @@ START_TEST(tails__spans_end_with_the_partial_page)
 }
 END_TEST
 
-START_TEST(tails__another_history_stops_at_the_page)
+START_TEST(tails__another_history_in_use_stops_at_the_page)
 {
     BEGIN(.page_tokens = P);
     struct sc_radix_run runs[] = {{0, 0xa}, {4, 0xb}};
     struct sc_radix_save saves[] = {{4, 1}, {6, 7}};
     ck_assert_int_eq(tr_insert_runs(t, KEY(1, 2, 3, 4, 5, 6), runs, 1, saves + 1, 1), SC_OK);
     ck_assert_uint_eq(tr_info(t, t->in.node).history, 0xa);
+    struct sc_radix_receipt receipt = tr_lock(t, t->in.node, LOCK_KV);
     saves[1].snapshot = 8;
     ck_assert_int_eq(tr_insert_runs(t, KEY(1, 2, 3, 4, 5, 6), runs, 2, saves, 2), SC_OK);
     VERIFY(t);
@@ -372,16 +373,42 @@ START_TEST(tails__another_history_stops_at_the_page)
     ck_assert_int_eq(t->save_status[1], SC_ERR_MISMATCH);
     ck_assert_int_eq(t->canonical[0], 1000);
     ck_assert_uint_eq(tr_match(t, KEY(1, 2, 3, 4, 5, 6)).snapshot, 7);
+    tr_unlock(t, receipt);
     /* Other tokens, or another length: no conflict. */
     ck_assert_int_eq(tr_insert_runs(t, KEY(1, 2, 3, 4, 5, 7), runs, 2, saves + 1, 1), SC_OK);
     ck_assert_uint_eq(t->in.conflict_len, 6);
     ck_assert_uint_eq(tr_info(t, t->in.node).history, 0xb);
     VERIFY(t);
-    /* A branch with a tail is in use: it is not replaced. */
+    /* A branch with a tail holds a snapshot: what brings none does not replace it. */
     struct sc_radix_run other = {0, 0xc};
     ck_assert_int_eq(tr_insert_runs(t, KEY(1, 2, 3, 4), &other, 1, NULL, 0), SC_OK);
     ck_assert_uint_eq(t->in.conflict_len, 0);
     ck_assert_uint_eq(t->kv_count, 0);
+    END;
+}
+END_TEST
+
+/* A tail of another history goes; whole pages and a longer tail that begin as it does stay. */
+START_TEST(tails__another_history_is_replaced)
+{
+    BEGIN(.page_tokens = P);
+    struct sc_radix_run runs[] = {{0, 0xa}, {4, 0xb}};
+    struct sc_radix_save saves[] = {{6, 7}, {7, 8}, {8, 9}, {6, 10}};
+    ck_assert_int_eq(tr_insert_runs(t, KEY(1, 2, 3, 4, 5, 6), runs, 1, saves, 1), SC_OK);
+    int32_t id = t->canonical[1];
+    ck_assert_int_eq(tr_insert_runs(t, KEY(1, 2, 3, 4, 5, 6, 7), runs, 1, saves + 1, 1), SC_OK);
+    ck_assert_int_eq(tr_insert_runs(t, KEY(1, 2, 3, 4, 5, 6, 7, 8), runs, 1, saves + 2, 1), SC_OK);
+    ck_assert_int_eq(tr_insert_runs(t, KEY(1, 2, 3, 4, 5, 6), runs, 2, saves + 3, 1), SC_OK);
+    VERIFY(t);
+    ck_assert(t->in.prefix_len == 4 && t->in.len == 6 && t->in.conflict_len == 6);
+    ck_assert_int_eq(t->save_status[0], SC_OK);
+    ck_assert_uint_eq(tr_info(t, t->in.node).history, 0xb);
+    ck_assert_uint_eq(t->gone_count, 1);
+    ck_assert(t->gone[0].snapshot == 7 && t->gone[0].cause == SC_RADIX_CAUSE_HISTORY);
+    ck_assert(t->kv_count == 1 && t->kv[0] == id);
+    ck_assert_uint_eq(tr_match(t, KEY(1, 2, 3, 4, 5, 6)).snapshot, 10);
+    ck_assert_uint_eq(tr_match(t, KEY(1, 2, 3, 4, 5, 6, 7)).snapshot, 8);
+    ck_assert_uint_eq(tr_match(t, KEY(1, 2, 3, 4, 5, 6, 7, 8)).snapshot, 9);
     END;
 }
 END_TEST
@@ -535,7 +562,8 @@ Suite *radix_tails_suite(void)
     ADD(tails__marks_behind_their_end_do_not_matter); ADD(tails__go_with_their_state);
     ADD(tails__are_leaves_for_eviction_of_kv); ADD(tails__that_were_used_outlive_others);
     ADD(tails__any_lock_holds_state_and_page); ADD(tails__spans_end_with_the_partial_page);
-    ADD(tails__another_history_stops_at_the_page); ADD(tails__replace_an_idle_branch_on_their_way);
+    ADD(tails__another_history_in_use_stops_at_the_page); ADD(tails__another_history_is_replaced);
+    ADD(tails__replace_an_idle_branch_on_their_way);
     ADD(tails__count_against_token_max); ADD(tails__without_kv);
     ADD(tails__the_path_cap_counts_those_on_the_path); ADD(tails__go_with_their_space);
     ADD(tails__many_of_one_node); ADD(tails__of_all_page_sizes);

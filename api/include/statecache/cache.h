@@ -324,7 +324,7 @@ SC_API sc_status sc_lease_filled(sc_cache *cache, sc_lease lease, const int32_t 
  * length 0, or where the parent stands on a snapshot already) it is -1.
  * All or nothing: SC_ERR_STALE, SC_ERR_INVALID (count 0, tail_kv), SC_ERR_STATE (not READY),
  * SC_ERR_NO_SLOT, SC_ERR_LIMIT (lease_max), SC_ERR_NO_MEMORY, SC_ERR_BUSY (the state cannot be put
- * into the tree: another history is in use there, or token_max): nothing changed. */
+ * into the tree: another history stays there, or token_max): nothing changed. */
 SC_API sc_status sc_lease_fork(sc_cache *cache, sc_lease lease, int32_t tail_kv, uint32_t count,
     sc_lease *children_out);
 
@@ -435,7 +435,10 @@ typedef struct sc_result {
  * flight), SC_ERR_STALE (a lease that is not in the step), SC_ERR_NO_MEMORY (retry or abort).
  * Results of a lease that is LOST, or of one that was released before its token was known, are
  * discarded: their ids go to the drain list.
- * Saves that the index cannot take (one exists, another history is in use, token_max, memory) are
+ * Where the tree holds the same tokens with another history, what a lease is using stays, and so
+ * does what holds snapshots if no save of this row lies beyond; else the new path replaces the old
+ * branch (SC_EVICT_HISTORY), unless that is very large (more than 64 nodes).
+ * Saves that the index cannot take (one exists, another history stays, token_max, memory) are
  * skipped and counted. `each_out` (may be NULL) says what was wrong with which result. */
 SC_API sc_status sc_step_commit(sc_cache *cache, sc_step step, const sc_result *results,
     uint32_t count, sc_status *each_out);

@@ -17,8 +17,9 @@
  * History. The bits of a token's KV and of a state depend on how the tokens before were computed
  * (design contract 9). The caller describes that by runs: from page-aligned position `start` on,
  * the content carries the 64-bit `history`. Each node has one history; an insert never mixes two:
- * where the stored history differs from the inserted one, the stored branch is replaced if nothing
- * in it can be resumed or is in use, else the insert stops there (`conflict_len`). So every
+ * where the stored history differs from the inserted one, the stored branch is in use if something
+ * in it is locked, or if it holds a snapshot and the insert brings none beyond that point. A branch
+ * in use stops the insert there (`conflict_len`); another is replaced, its snapshots too. So every
  * snapshot and the KV on its path come from one lineage.
  *
  * Use. A path counts as used when sc_radix_touch says so; new nodes and new snapshots start as just
@@ -136,7 +137,7 @@ struct sc_radix_inserted {
     uint32_t prefix_len;   /* leading tokens that the tree held already with this history */
     uint32_t len;          /* tokens now held on this path: token_count, or conflict_len */
     uint32_t conflict_len; /* where another history in use stopped the insert; else token_count.
-                            * A tail of another history stops it where the tail begins */
+                            * A tail in use stops it where the tail begins */
 };
 /* Puts a path into the tree. Pages that it held already keep their ids: `canonical_out`
  * (as long as kv_ids, may be NULL or that array itself; untouched without KV) receives the tree's
