@@ -242,10 +242,10 @@ static void slot_give(sc_pool *pool, uint32_t id)
 
 /* ---- slots ---- */
 
-/* Control words are cleared; in debug builds the rest becomes NaN, so that a state which nobody
- * wrote is seen. */
-static sc_status slots_prepare(const sc_pool *pool, const sc_slot *slots, uint32_t count)
+/* In debug builds what is not cleared becomes NaN, so that a state which nobody wrote is seen. */
+sc_status sc_pool_prepare(const sc_pool *pool, const sc_slot *slots, uint32_t count)
 {
+    SC_REQUIRE(pool != NULL && slots != NULL);
     if (!pool->has_extra && SC_ASSERT_LEVEL < 2) return SC_OK;
     for (uint32_t i = 0; i < count; i++) {
         for (uint32_t p = 0; p < pool->layout.part_count; p++) {
@@ -258,22 +258,57 @@ static sc_status slots_prepare(const sc_pool *pool, const sc_slot *slots, uint32
     return sc_backend_stream_sync(pool->backend, NULL);
 }
 
+/* Who asks: the public calls leave a pool alone that a cache holds. */
+enum asker { ASKED_BY_ENGINE, ASKED_BY_CALLER };
+
+/* Under the lock. */
+static bool held_against(const sc_pool *pool, enum asker asker)
+{
+    return asker == ASKED_BY_CALLER && pool->held;
+}
+
+static sc_status fail_held(void)
+{
+    return SC_FAIL(SC_ERR_BUSY, "a cache uses the pool; its slots are the cache's alone");
+}
+
+/* True with `count` slots, or false with none; `*free_out` is how many were free. */
+static bool slots_take(sc_pool *pool, uint32_t count, sc_owner owner, sc_slot *slots_out,
+    uint32_t *free_out)
+{
+    *free_out = pool->owner_count[SC_OWNER_FREE];
+    if (count > *free_out) return false;
+    for (uint32_t i = 0; i < count; i++) slots_out[i] = slot_take(pool, owner);
+    return true;
+}
+
+bool sc_pool_take(sc_pool *pool, uint32_t count, sc_owner owner, sc_slot *slots_out)
+{
+    uint32_t free_count;
+    SC_ASSERT(pool != NULL && slots_out != NULL && count > 0 && owner_ok(owner));
+    sc_rwlock_lock(&pool->lock);
+    bool taken = slots_take(pool, count, owner, slots_out, &free_count);
+    sc_rwlock_unlock(&pool->lock);
+    return taken;
+}
+
 sc_status sc_pool_alloc(sc_pool *pool, uint32_t count, sc_owner owner, sc_slot *slots_out)
 {
+    uint32_t free_count = 0;
+    bool taken = false;
     SC_REQUIRE(pool != NULL && slots_out != NULL);
     SC_REQUIRE(count > 0);
     SC_REQUIRE(owner_ok(owner));
     sc_rwlock_lock(&pool->lock);
-    uint32_t free_count = pool->owner_count[SC_OWNER_FREE];
-    for (uint32_t i = 0; count <= free_count && i < count; i++) {
-        slots_out[i] = slot_take(pool, owner);
-    }
+    bool held = held_against(pool, ASKED_BY_CALLER);
+    if (!held) taken = slots_take(pool, count, owner, slots_out, &free_count);
     sc_rwlock_unlock(&pool->lock);
-    if (count > free_count) {
+    if (held) return fail_held();
+    if (!taken) {
         return SC_FAIL(SC_ERR_NO_SLOT, "%u slots wanted, %u of %u are free", count, free_count,
             pool->slot_count);
     }
-    sc_status status = slots_prepare(pool, slots_out, count);
+    sc_status status = sc_pool_prepare(pool, slots_out, count);
     if (status == SC_OK) return SC_OK;
     sc_rwlock_lock(&pool->lock);
     for (uint32_t i = count; i-- > 0;) {
@@ -284,12 +319,16 @@ sc_status sc_pool_alloc(sc_pool *pool, uint32_t count, sc_owner owner, sc_slot *
     return status;
 }
 
-sc_status sc_pool_free(sc_pool *pool, const sc_slot *slots, uint32_t count)
+static sc_status slots_free(sc_pool *pool, const sc_slot *slots, uint32_t count, enum asker asker)
 {
     uint32_t marked = 0;
     SC_REQUIRE(pool != NULL && slots != NULL);
     SC_REQUIRE(count > 0);
     sc_rwlock_lock(&pool->lock);
+    if (held_against(pool, asker)) {
+        sc_rwlock_unlock(&pool->lock);
+        return fail_held();
+    }
     for (; marked < count; marked++) {
         struct sc_pool_slot *record = record_of(pool, slots[marked]);
         if (!record || (record->owner & MARK)) break;
@@ -303,17 +342,31 @@ sc_status sc_pool_free(sc_pool *pool, const sc_slot *slots, uint32_t count)
         marked, slots[marked].id, slots[marked].generation);
 }
 
+sc_status sc_pool_free(sc_pool *pool, const sc_slot *slots, uint32_t count)
+{
+    return slots_free(pool, slots, count, ASKED_BY_CALLER);
+}
+
+sc_status sc_pool_give(sc_pool *pool, const sc_slot *slots, uint32_t count)
+{
+    return slots_free(pool, slots, count, ASKED_BY_ENGINE);
+}
+
 static sc_status fail_stale(sc_slot slot)
 {
     return SC_FAIL(SC_ERR_STALE, "slot %u, generation %u is not allocated", slot.id,
         slot.generation);
 }
 
-sc_status sc_pool_set_owner(sc_pool *pool, sc_slot slot, sc_owner owner)
+static sc_status owner_change(sc_pool *pool, sc_slot slot, sc_owner owner, enum asker asker)
 {
     SC_REQUIRE(pool != NULL);
     SC_REQUIRE(owner_ok(owner));
     sc_rwlock_lock(&pool->lock);
+    if (held_against(pool, asker)) {
+        sc_rwlock_unlock(&pool->lock);
+        return fail_held();
+    }
     struct sc_pool_slot *record = record_of(pool, slot);
     if (record) {
         pool->owner_count[record->owner]--;
@@ -322,6 +375,16 @@ sc_status sc_pool_set_owner(sc_pool *pool, sc_slot slot, sc_owner owner)
     }
     sc_rwlock_unlock(&pool->lock);
     return record ? SC_OK : fail_stale(slot);
+}
+
+sc_status sc_pool_set_owner(sc_pool *pool, sc_slot slot, sc_owner owner)
+{
+    return owner_change(pool, slot, owner, ASKED_BY_CALLER);
+}
+
+sc_status sc_pool_retag(sc_pool *pool, sc_slot slot, sc_owner owner)
+{
+    return owner_change(pool, slot, owner, ASKED_BY_ENGINE);
 }
 
 sc_status sc_pool_check(const sc_pool *pool, sc_slot slot, sc_owner *owner_out)
@@ -336,21 +399,36 @@ sc_status sc_pool_check(const sc_pool *pool, sc_slot slot, sc_owner *owner_out)
     return SC_OK;
 }
 
-sc_status sc_pool_check_ids(const sc_pool *pool, const int32_t *ids, uint32_t count, bool null_ok)
+/* What nobody may write over. */
+static bool owner_kept(sc_owner owner)
 {
+    return owner == SC_OWNER_SNAPSHOT || owner == SC_OWNER_DRAINING;
+}
+
+sc_status sc_pool_check_ids(const sc_pool *pool, const int32_t *ids, uint32_t count,
+    enum sc_pool_use use)
+{
+    sc_owner owner = SC_OWNER_FREE;
     uint32_t i;
     SC_REQUIRE(pool != NULL);
     SC_REQUIRE(ids != NULL || count == 0);
     sc_rwlock_lock_shared(&pool->lock);
     for (i = 0; i < count; i++) {
-        if (ids[i] == -1 || (ids[i] == 0 && null_ok)) continue;
+        owner = SC_OWNER_FREE;
+        if (ids[i] == -1 || (ids[i] == 0 && use == SC_POOL_READ)) continue;
         if (ids[i] <= 0 || (uint32_t)ids[i] > pool->slot_count) break;
-        if (pool->slots[ids[i]].owner == SC_OWNER_FREE) break;
+        owner = (sc_owner)pool->slots[ids[i]].owner;
+        if (owner == SC_OWNER_FREE) break;
+        if (use == SC_POOL_WRITE && owner_kept(owner)) break;
     }
     sc_rwlock_unlock_shared(&pool->lock);
     if (i == count) return SC_OK;
     if (ids[i] < 0) return SC_FAIL(SC_ERR_INVALID, "entry %u: slot id %d", i, ids[i]);
     if (ids[i] == 0) return SC_FAIL(SC_ERR_INVALID, "entry %u: the null slot is never written", i);
+    if (owner_kept(owner)) {
+        return SC_FAIL(SC_ERR_BUSY, "entry %u: slot %d %s", i, ids[i], owner == SC_OWNER_SNAPSHOT ?
+            "holds a snapshot" : "is given up, but still read by a step in flight");
+    }
     return SC_FAIL(SC_ERR_STALE, "entry %u: slot %d is not allocated", i, ids[i]);
 }
 

@@ -121,9 +121,9 @@ static void put_column(const struct copy_job *job, struct mover *mover, const in
 static sc_status check_rows(const struct copy_job *job, struct mover *mover)
 {
     put_column(job, mover, job->source_slots);
-    SC_TRY(mover_check(mover, job->source, true));
+    SC_TRY(mover_check(mover, job->source, SC_POOL_READ));
     put_column(job, mover, job->dest_slots);
-    SC_TRY(mover_check(mover, job->dest, false));
+    SC_TRY(mover_check(mover, job->dest, SC_POOL_WRITE));
     SC_TRY(mover_claim(mover));
     if (job->source != job->dest) return SC_OK;
     for (uint32_t row = 0; row < job->count; row++) {

@@ -105,7 +105,8 @@ static sc_status check_distinct_parts(const struct dense_job *job, struct mover 
 
 static sc_status check_rows(const struct dense_job *job, struct mover *mover)
 {
-    SC_TRY(sc_pool_check_ids(job->pool, job->slots, job->count, !job->to_pool));
+    SC_TRY(sc_pool_check_ids(job->pool, job->slots, job->count,
+        job->to_pool ? SC_POOL_WRITE : SC_POOL_READ));
     if (!job->to_pool) return SC_OK;
     SC_TRY(check_distinct_parts(job, mover));
     mover_clear(mover);

@@ -66,9 +66,9 @@ void mover_put(struct mover *mover, int32_t id)
     mover->ids[mover->id_count++] = id;
 }
 
-sc_status mover_check(const struct mover *mover, const sc_pool *pool, bool null_ok)
+sc_status mover_check(const struct mover *mover, const sc_pool *pool, enum sc_pool_use use)
 {
-    return sc_pool_check_ids(pool, mover->ids, mover->id_count, null_ok);
+    return sc_pool_check_ids(pool, mover->ids, mover->id_count, use);
 }
 
 /* Moves ids[at] down until no child is larger. */

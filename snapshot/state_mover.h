@@ -14,7 +14,7 @@
 
 #include "base/heap.h"
 #include "kernels/backend.h"
-#include "statecache/pool.h"
+#include "pool/pool_internal.h"
 
 enum {
     MOVER_SPANS_FEW = 128, /* in the mover itself */
@@ -47,12 +47,13 @@ struct mover {
 sc_status mover_open(struct mover *mover, const sc_pool *pool, sc_backend *backend,
     enum sc_copy_kind kind, uint64_t span_max, uint32_t id_max);
 
-/* The ids of one column of rows, -1 where there is none: all allocated, or the null slot where
- * `null_ok`. The column is given entry by entry through mover_put, at most id_max times; the
- * message of a refusal counts entries from 0. SC_ERR_INVALID, SC_ERR_STALE. */
+/* The ids of one column of rows, -1 where there is none; what passes for each use is what
+ * sc_pool_check_ids says. The column is given entry by entry through mover_put, at most id_max
+ * times; the message of a refusal counts entries from 0. SC_ERR_INVALID, SC_ERR_STALE,
+ * SC_ERR_BUSY. */
 void mover_clear(struct mover *mover);
 void mover_put(struct mover *mover, int32_t id);
-sc_status mover_check(const struct mover *mover, const sc_pool *pool, bool null_ok);
+sc_status mover_check(const struct mover *mover, const sc_pool *pool, enum sc_pool_use use);
 /* Makes the column a sorted set of claimed slots, without -1. SC_ERR_INVALID when one is in it
  * twice. */
 sc_status mover_claim(struct mover *mover);

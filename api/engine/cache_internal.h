@@ -123,6 +123,7 @@
 #include "base/lock.h"
 #include "base/map.h"
 #include "base/sc_assert.h"
+#include "pool/pool_internal.h"
 #include "radix/radix.h"
 #include "snapshot/registry.h"
 #include "statecache/cache.h"
@@ -362,6 +363,8 @@ void sc_engine_drain_push(sc_cache *cache, const int32_t *ids, uint32_t count);
 void sc_engine_drain_push_new(sc_cache *cache, const int32_t *ids, uint32_t count);
 /* One slot, evicting the least recently used unpinned snapshot if need be. SC_ERR_NO_SLOT. */
 sc_status sc_engine_slot_take(sc_cache *cache, sc_owner owner, sc_slot *slot_out);
+/* One slot of the extras pool. SC_ERR_NO_SLOT. */
+sc_status sc_engine_extra_take(sc_cache *cache, sc_slot *slot_out);
 void sc_engine_slot_free(sc_pool *pool, sc_slot slot);
 
 /* block.c */

@@ -119,7 +119,7 @@ static void freeze(sc_cache *cache, struct step_row *row, const struct published
     sc_engine_relock(cache, &lease->pin, published->node, SC_RADIX_LOCK_STATE);
     lease->pinned = true;
     lease->working = row->freeze;
-    sc_status status = sc_pool_set_owner(cache->options.pool, lease->working,
+    sc_status status = sc_pool_retag(cache->options.pool, lease->working,
         sc_engine_lease_owner(lease));
     SC_ASSERT(status == SC_OK); /* (1) */
 }
@@ -135,7 +135,7 @@ static void freeze_refused(sc_cache *cache, struct step_row *row)
     }
     lease->retired = true;
     lease->working = row->freeze;
-    sc_status status = sc_pool_set_owner(cache->options.pool, lease->working,
+    sc_status status = sc_pool_retag(cache->options.pool, lease->working,
         sc_engine_lease_owner(lease));
     SC_ASSERT(status == SC_OK); /* (1) */
 }

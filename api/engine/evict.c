@@ -88,20 +88,42 @@ void sc_engine_sink_init(sc_cache *cache, uint32_t asked_as, struct evict_sink *
 
 void sc_engine_slot_free(sc_pool *pool, sc_slot slot)
 {
-    sc_status status = sc_pool_free(pool, &slot, 1);
+    sc_status status = sc_pool_give(pool, &slot, 1);
     SC_ASSERT(status == SC_OK); /* (1): nobody else frees it */
+}
+
+/* On failure the slot is back in the pool. */
+static sc_status slot_prepared(sc_pool *pool, sc_slot *slot)
+{
+    sc_status status = sc_pool_prepare(pool, slot, 1);
+    if (status == SC_OK) return SC_OK;
+    sc_engine_slot_free(pool, *slot);
+    *slot = SC_SLOT_NULL;
+    return status;
 }
 
 sc_status sc_engine_slot_take(sc_cache *cache, sc_owner owner, sc_slot *slot_out)
 {
-    sc_status status = sc_pool_alloc(cache->options.pool, 1, owner, slot_out);
-    if (status != SC_ERR_NO_SLOT) return status;
-    struct evict_sink sink;
-    uint32_t evicted = 0;
-    sc_engine_sink_init(cache, SC_EVICT_FOR_SLOT, &sink);
-    SC_TRY(sc_radix_evict_state(cache->radix, 1, &sink.sink, &evicted));
-    if (evicted == 0) return SC_FAIL(SC_ERR_NO_SLOT, "every slot is in use or pinned");
-    return sc_pool_alloc(cache->options.pool, 1, owner, slot_out);
+    sc_pool *pool = cache->options.pool;
+    if (!sc_pool_take(pool, 1, owner, slot_out)) {
+        struct evict_sink sink;
+        uint32_t evicted = 0;
+        sc_engine_sink_init(cache, SC_EVICT_FOR_SLOT, &sink);
+        SC_TRY(sc_radix_evict_state(cache->radix, 1, &sink.sink, &evicted));
+        if (evicted == 0) return SC_FAIL(SC_ERR_NO_SLOT, "every slot is in use or pinned");
+        bool taken = sc_pool_take(pool, 1, owner, slot_out);
+        SC_ASSERT(taken); /* the pool is this cache's alone */
+    }
+    return slot_prepared(pool, slot_out);
+}
+
+sc_status sc_engine_extra_take(sc_cache *cache, sc_slot *slot_out)
+{
+    sc_pool *extras = cache->options.extras;
+    if (!sc_pool_take(extras, 1, SC_OWNER_WORKING, slot_out)) {
+        return SC_FAIL(SC_ERR_NO_SLOT, "every slot of the extras is in use");
+    }
+    return slot_prepared(extras, slot_out);
 }
 
 sc_status sc_cache_evict(sc_cache *cache, uint32_t pages, uint32_t slots, sc_room *got_out)

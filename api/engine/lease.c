@@ -231,7 +231,7 @@ static void lease_start(sc_cache *cache, struct lease *lease, struct space *spac
 static sc_status take_slots(sc_cache *cache, struct lease *lease)
 {
     if (cache->options.extras) {
-        SC_TRY(sc_pool_alloc(cache->options.extras, 1, SC_OWNER_WORKING, &lease->extra));
+        SC_TRY(sc_engine_extra_take(cache, &lease->extra));
     }
     sc_status status = sc_engine_slot_take(cache, SC_OWNER_WORKING, &lease->working);
     if (status != SC_OK && cache->options.extras) {

@@ -226,9 +226,9 @@ static sc_status lease_release(
         return SC_OK;
     }
     lease->draining = true;
-    sc_status status = sc_pool_set_owner(cache->options.pool, lease->working, SC_OWNER_DRAINING);
+    sc_status status = sc_pool_retag(cache->options.pool, lease->working, SC_OWNER_DRAINING);
     if (status == SC_OK && lease->retired) {
-        status = sc_pool_set_owner(cache->options.pool, lease->source, SC_OWNER_DRAINING);
+        status = sc_pool_retag(cache->options.pool, lease->source, SC_OWNER_DRAINING);
     }
     SC_ASSERT(status == SC_OK); /* (1) */
     lease->end_how = how;

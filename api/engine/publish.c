@@ -242,7 +242,7 @@ static void settle(sc_cache *cache, const struct step_save *save, uint32_t snaps
     sc_status status, bool keep_slot)
 {
     if (status == SC_OK) {
-        status = sc_pool_set_owner(cache->options.pool, save->slot, SC_OWNER_SNAPSHOT);
+        status = sc_pool_retag(cache->options.pool, save->slot, SC_OWNER_SNAPSHOT);
         SC_ASSERT(status == SC_OK); /* (1) */
         cache->stats.saves_published++;
         cache->stats.saves_by_kind[save->kind]++;

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "cache_model.h"
+#include "pool/pool_internal.h"
 
 int32_t token_draw(struct world *w, struct sc_prng *rng)
 {
@@ -228,13 +229,13 @@ static void plant_slots(struct world *w)
 {
     sc_slot slot;
     if (planted(w, PLANT_TAKE_SLOT, 1)) {
-        (void)sc_pool_alloc(w->pool, 1, SC_OWNER_WORKING, &slot);
+        (void)sc_pool_take(w->pool, 1, SC_OWNER_WORKING, &slot);
     }
     if (!planted(w, PLANT_FREE_SLOT, 1)) return;
     for (slot.id = 1; slot.id <= w->cfg.slot_count; slot.id++) {
         for (slot.generation = 1; slot.generation < 20000; slot.generation += 2) {
             if (sc_pool_check(w->pool, slot, NULL) == SC_OK) {
-                (void)sc_pool_free(w->pool, &slot, 1);
+                (void)sc_pool_give(w->pool, &slot, 1);
                 return;
             }
         }

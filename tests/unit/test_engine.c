@@ -298,6 +298,53 @@ START_TEST(cut__keep_cuts_leaves_rows_alone)
 }
 END_TEST
 
+/* ---- the pool ---- */
+
+START_TEST(pool__is_the_caches_alone)
+{
+    start(1);
+    ck_assert_uint_eq(rig_serve(&rig, tokens, 41, 41, SC_RELEASE_KEEP), 0);
+    ck_assert_uint_eq(req_open(&rig, &a, tokens, 60), 41);
+    sc_slot slot, none = SC_SLOT_NULL;
+    sc_lease_info info = rig_info(&rig, a.lease);
+    const uint32_t ids[2] = {info.resume_slot, (uint32_t)info.working_slot};
+    for (uint32_t i = 0; i < 2; i++) {
+        slot.id = ids[i];
+        for (slot.generation = 1; sc_pool_check(rig.pool, slot, NULL) != SC_OK;) {
+            slot.generation += 2;
+        }
+        ck_assert_int_eq(sc_pool_free(rig.pool, &slot, 1), SC_ERR_BUSY);
+        ck_assert_int_eq(sc_pool_set_owner(rig.pool, slot, SC_OWNER_DRAINING), SC_ERR_BUSY);
+    }
+    ck_assert_int_eq(sc_pool_alloc(rig.pool, 1, SC_OWNER_WORKING, &none), SC_ERR_BUSY);
+    rig_ok(sc_cache_verify(rig.cache));
+    req_run(&rig, &a, 30);
+    req_close(&rig, &a, 0, SC_RELEASE_KEEP);
+    rig_deinit(&rig);
+}
+END_TEST
+
+/* A full pool is the usual case: no error is made up on the way to evicting. */
+START_TEST(pool__full_is_no_error_while_snapshots_can_go)
+{
+    struct rig_options options = options_of(1);
+    options.slots = 2;
+    rig_init(&rig, &options);
+    ck_assert_uint_eq(rig_serve(&rig, tokens, 41, 41, SC_RELEASE_KEEP), 0);
+    ck_assert_uint_eq(rig_room(&rig).slots_free, 1);
+    ck_assert_uint_eq(req_open(&rig, &a, tokens + 100, 30), 0); /* takes the free one */
+    ck_assert_int_eq(sc_cache_verify(NULL), SC_ERR_INVALID);
+    char said[sizeof sc_last_error()->text];
+    (void)snprintf(said, sizeof said, "%s", sc_last_error()->text);
+    ck_assert_uint_eq(req_open(&rig, &b, tokens + 200, 30), 0); /* evicts */
+    ck_assert_uint_eq(rig_stats(&rig).evicted[SC_EVICT_FOR_SLOT], 1);
+    ck_assert_str_eq(sc_last_error()->text, said);
+    req_close(&rig, &a, 0, SC_RELEASE_DISCARD);
+    req_close(&rig, &b, 0, SC_RELEASE_DISCARD);
+    rig_deinit(&rig);
+}
+END_TEST
+
 /* ---- histories that differ ---- */
 
 /* The same tokens computed another way while the first way is in use: not a page, not a state of
@@ -1128,6 +1175,8 @@ static void add_saves(Suite *suite)
     tcase_add_test(tc, cut__rows_inside_a_prompt_end_on_the_grid);
     tcase_add_test(tc, cut__to_the_chunk_grid_where_pages_are_larger);
     tcase_add_test(tc, cut__keep_cuts_leaves_rows_alone);
+    tcase_add_test(tc, pool__is_the_caches_alone);
+    tcase_add_test(tc, pool__full_is_no_error_while_snapshots_can_go);
     tcase_add_test(tc, conflict__another_history_in_use_is_not_mixed);
     tcase_add_test(tc, conflict__a_short_first_row_does_not_block_its_prefix);
     tcase_add_test(tc, conflict__a_decoded_conversation_does_not_block_its_prefix);

@@ -257,18 +257,30 @@ START_TEST(ids__are_checked_in_bulk)
     ck_assert_int_eq(sc_pool_alloc(pool, 3, SC_OWNER_WORKING, s), SC_OK);
     int32_t ids[4] = {(int32_t)s[2].id, -1, 0, (int32_t)s[0].id};
     ck_assert_uint_eq(sc_pool_id_end(pool), 5);
-    ck_assert_int_eq(sc_pool_check_ids(pool, ids, 4, true), SC_OK);
-    ck_assert_int_eq(sc_pool_check_ids(pool, NULL, 0, true), SC_OK);
-    ck_assert_int_eq(sc_pool_check_ids(pool, ids, 4, false), SC_ERR_INVALID);
+    ck_assert_int_eq(sc_pool_check_ids(pool, ids, 4, SC_POOL_READ), SC_OK);
+    ck_assert_int_eq(sc_pool_check_ids(pool, NULL, 0, SC_POOL_READ), SC_OK);
+    ck_assert_int_eq(sc_pool_check_ids(pool, ids, 4, SC_POOL_WRITE), SC_ERR_INVALID);
     const int32_t bad[] = {-2, INT32_MIN, 4, 5, INT32_MAX};
     for (int i = 0; i < 5; i++) {
         ids[3] = bad[i];
-        ck_assert_int_eq(sc_pool_check_ids(pool, ids, 4, true),
+        ck_assert_int_eq(sc_pool_check_ids(pool, ids, 4, SC_POOL_READ),
             bad[i] < 0 ? SC_ERR_INVALID : SC_ERR_STALE);
         ck_assert_ptr_nonnull(strstr(sc_last_error()->text, "entry 3"));
     }
-    ck_assert_int_eq(sc_pool_check_ids(NULL, ids, 4, true), SC_ERR_INVALID);
-    ck_assert_int_eq(sc_pool_check_ids(pool, NULL, 4, true), SC_ERR_INVALID);
+    /* What is kept may be read, not written; the text is about the entry that is wrong. */
+    ids[2] = -1;
+    ids[3] = (int32_t)s[0].id;
+    for (int kept = 0; kept < 2; kept++) {
+        ck_assert_int_eq(sc_pool_set_owner(pool, s[0], kept ? SC_OWNER_DRAINING :
+            SC_OWNER_SNAPSHOT), SC_OK);
+        ck_assert_int_eq(sc_pool_check_ids(pool, ids, 4, SC_POOL_READ), SC_OK);
+        ck_assert_int_eq(sc_pool_check_ids(pool, ids, 4, SC_POOL_WRITE), SC_ERR_BUSY);
+        ck_assert_ptr_nonnull(strstr(sc_last_error()->text, "entry 3"));
+    }
+    const int32_t then[2] = {(int32_t)s[0].id, 9};
+    ck_assert_int_eq(sc_pool_check_ids(pool, then, 2, SC_POOL_READ), SC_ERR_STALE);
+    ck_assert_int_eq(sc_pool_check_ids(NULL, ids, 4, SC_POOL_READ), SC_ERR_INVALID);
+    ck_assert_int_eq(sc_pool_check_ids(pool, NULL, 4, SC_POOL_READ), SC_ERR_INVALID);
     ck_assert_int_eq(sc_pool_slot_of(pool, 0, &got), SC_ERR_STALE);
     ck_assert_int_eq(sc_pool_slot_of(pool, 4, &got), SC_ERR_STALE);
     ck_assert_int_eq(sc_pool_slot_of(pool, UINT32_MAX, &got), SC_ERR_STALE);
@@ -295,12 +307,48 @@ START_TEST(destroy__is_refused_while_in_use)
     ck_assert_int_eq(sc_pool_hold(pool), SC_OK);
     ck_assert_int_eq(sc_pool_hold(pool), SC_ERR_BUSY);
     ck_assert_int_eq(sc_pool_hold(NULL), SC_ERR_INVALID);
-    ck_assert_int_eq(sc_pool_free(pool, &slot, 1), SC_OK);
+    ck_assert_int_eq(sc_pool_give(pool, &slot, 1), SC_OK);
     ck_assert_int_eq(sc_pool_destroy(pool), SC_ERR_BUSY);
     audit_ok(pool);
     sc_pool_unhold(pool);
     ck_assert_int_eq(sc_pool_hold(pool), SC_OK); /* the next cache may have it */
     sc_pool_unhold(pool);
+    ck_assert_int_eq(sc_pool_destroy(pool), SC_OK);
+}
+END_TEST
+
+/* What a cache holds is its own: the public calls change nothing. */
+START_TEST(hold__leaves_slots_to_the_holder)
+{
+    sc_pool *pool = tiny_pool(SC_LAYOUT_PAGE_MAJOR, 4);
+    sc_slot slots[4], slot = SC_SLOT_NULL;
+    sc_owner owner = SC_OWNER_FREE;
+    ck_assert_int_eq(sc_pool_hold(pool), SC_OK);
+    ck_assert(sc_pool_take(pool, 3, SC_OWNER_WORKING, slots));
+    ck_assert_int_eq(sc_pool_prepare(pool, slots, 3), SC_OK);
+    ck_assert_int_eq(sc_pool_alloc(pool, 1, SC_OWNER_WORKING, &slot), SC_ERR_BUSY);
+    ck_assert_uint_eq(slot.id, 0);
+    ck_assert_int_eq(sc_pool_free(pool, slots, 1), SC_ERR_BUSY);
+    ck_assert_int_eq(sc_pool_set_owner(pool, slots[0], SC_OWNER_SNAPSHOT), SC_ERR_BUSY);
+    ck_assert_int_eq(sc_pool_check(pool, slots[0], &owner), SC_OK);
+    ck_assert_int_eq(owner, SC_OWNER_WORKING);
+    audit_ok(pool);
+    ck_assert_int_eq(sc_pool_retag(pool, slots[0], SC_OWNER_SNAPSHOT), SC_OK);
+    ck_assert_int_eq(sc_pool_check(pool, slots[0], &owner), SC_OK);
+    ck_assert_int_eq(owner, SC_OWNER_SNAPSHOT);
+    /* All or nothing, and no text: what the thread was told last stands. */
+    ck_assert_int_eq(sc_pool_check(pool, slot, NULL), SC_ERR_STALE);
+    ck_assert(!sc_pool_take(pool, 2, SC_OWNER_WORKING, slots));
+    ck_assert_int_eq(sc_last_error()->status, SC_ERR_STALE);
+    ck_assert_ptr_nonnull(strstr(sc_last_error()->text, "slot 0"));
+    ck_assert(sc_pool_take(pool, 1, SC_OWNER_WORKING, &slots[3]));
+    ck_assert_int_eq(sc_pool_give(pool, slots, 4), SC_OK);
+    ck_assert_int_eq(sc_pool_give(pool, slots, 4), SC_ERR_STALE);
+    sc_pool_unhold(pool);
+    ck_assert_int_eq(sc_pool_alloc(pool, 1, SC_OWNER_WORKING, &slot), SC_OK);
+    ck_assert_int_eq(sc_pool_free(pool, &slot, 1), SC_OK);
+    ck_assert_int_eq(sc_pool_prepare(NULL, &slot, 1), SC_ERR_INVALID);
+    ck_assert_int_eq(sc_pool_prepare(pool, NULL, 1), SC_ERR_INVALID);
     ck_assert_int_eq(sc_pool_destroy(pool), SC_OK);
 }
 END_TEST
@@ -479,6 +527,7 @@ static Suite *pool_suite(void)
     tcase_add_test(tc, owner__refuses_bad_arguments_and_stale_handles);
     tcase_add_test(tc, ids__are_checked_in_bulk);
     tcase_add_test(tc, destroy__is_refused_while_in_use);
+    tcase_add_test(tc, hold__leaves_slots_to_the_holder);
     tc = add_case(suite, "audit");
     tcase_add_test(tc, audit__refuses_null);
     tcase_add_test(tc, audit__sees_every_planted_fault);

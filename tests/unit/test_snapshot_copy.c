@@ -513,6 +513,26 @@ START_TEST(copy__refuses_stale_slots)
 }
 END_TEST
 
+/* A snapshot is immutable, and what drains is still read; both may be copied from. */
+START_TEST(copy__refuses_to_write_over_what_is_kept)
+{
+    sc_pool *from = fix_pool(FIX_GDN, layouts[0], 3), *to = fix_pool(FIX_GDN, layouts[_i & 1], 3);
+    sc_slot a[3], b[3];
+    const int32_t rows[3] = {1, 2, 3};
+    fix_take(from, 3, 10, a);
+    fix_take(to, 3, 20, b);
+    ck_assert_int_eq(sc_pool_set_owner(to, b[2], SC_OWNER_SNAPSHOT), SC_OK);
+    refuse(from, rows, to, rows, 3, SC_ERR_BUSY);
+    ck_assert_int_eq(sc_pool_set_owner(to, b[2], SC_OWNER_DRAINING), SC_OK);
+    refuse(from, rows, to, rows, 3, SC_ERR_BUSY);
+    ck_assert_int_eq(sc_pool_set_owner(to, b[2], SC_OWNER_IN_FLIGHT), SC_OK);
+    ck_assert_int_eq(sc_pool_set_owner(from, a[2], SC_OWNER_SNAPSHOT), SC_OK);
+    ck_assert_int_eq(sc_state_copy(from, rows, to, rows, 3), SC_OK);
+    fix_end(from, a, 3);
+    fix_end(to, b, 3);
+}
+END_TEST
+
 START_TEST(copy__refuses_duplicates_and_chains)
 {
     sc_pool *pool = fix_pool(FIX_KDA, layouts[_i & 1], 6), *to = fix_pool(FIX_KDA, layouts[0], 6);
@@ -788,6 +808,7 @@ static Suite *copy_suite(void)
     tcase_add_loop_test(tcase, copy__goes_the_right_way_between_host_and_device, 0, 2);
     tcase_add_loop_test(tcase, copy__refuses_null_and_out_of_range, 0, 2);
     tcase_add_loop_test(tcase, copy__refuses_stale_slots, 0, 2);
+    tcase_add_loop_test(tcase, copy__refuses_to_write_over_what_is_kept, 0, 2);
     tcase_add_loop_test(tcase, copy__refuses_duplicates_and_chains, 0, 2);
     tcase_add_test(tcase, copy__refuses_other_fingerprints_and_shards_as_invalid_pairs);
     tcase_add_test(tcase, copy__each_allocation_failing_once);

@@ -276,6 +276,11 @@ START_TEST(gather_and_scatter__refuse_bad_rows_parts_and_arrays)
     refuse(pool, refs, ref_count, low, 2, dense, n, scatter, SC_ERR_INVALID);
     refuse(pool, refs, ref_count, high, 2, dense, n, scatter, SC_ERR_STALE);
     refuse(pool, refs, ref_count, stale, 2, dense, n, scatter, SC_ERR_STALE);
+    if (scatter) {
+        ck_assert_int_eq(sc_pool_set_owner(pool, slots[1], SC_OWNER_SNAPSHOT), SC_OK);
+        refuse(pool, refs, ref_count, ok, 2, dense, n, scatter, SC_ERR_BUSY);
+        ck_assert_int_eq(sc_pool_set_owner(pool, slots[1], SC_OWNER_WORKING), SC_OK);
+    }
     refuse(pool, refs, ref_count, NULL, 2, dense, n, scatter, SC_ERR_INVALID);
     refuse(pool, NULL, ref_count, ok, 2, dense, n, scatter, SC_ERR_INVALID);
     refuse(pool, refs, 0, ok, 2, dense, n, scatter, SC_ERR_INVALID);

@@ -12,7 +12,8 @@
  *
  * Threads: creation and destruction are exclusive; everything else may be called from any thread
  * (one internal lock, held for the time of the bookkeeping only). The cache that a pool is given to
- * is then its only allocator. */
+ * is then its only allocator: until it is destroyed, sc_pool_alloc, sc_pool_free, sc_pool_set_owner
+ * and sc_pool_destroy answer SC_ERR_BUSY and change nothing. */
 #ifndef STATECACHE_POOL_H
 #define STATECACHE_POOL_H
 
@@ -100,13 +101,15 @@ SC_API sc_status sc_pool_destroy(sc_pool *pool);
 /** All or nothing. Every control word of an allocated slot (parts of kind EXTRA) is reset to zero.
  * The other contents of a slot are not cleared (a row without a snapshot has the null slot as its
  * source); debug builds fill them with NaN.
- * Errors: SC_ERR_INVALID (count 0, owner FREE), SC_ERR_NO_SLOT, what the backend reports: nothing
- * was taken. Cost: O(count), never allocates. */
+ * Errors: SC_ERR_INVALID (count 0, owner FREE), SC_ERR_NO_SLOT, SC_ERR_BUSY (a cache uses the
+ * pool), what the backend reports: nothing was taken. Cost: O(count), never allocates; a wait for
+ * the device where something is cleared. */
 SC_API sc_status sc_pool_alloc(sc_pool *pool, uint32_t count, sc_owner owner, sc_slot *slots_out);
 /** All or nothing: SC_ERR_STALE if any handle is stale, null, or named twice; then nothing is
- * freed. SC_ERR_INVALID (count 0). Cost: O(count), never allocates. */
+ * freed. SC_ERR_INVALID (count 0), SC_ERR_BUSY (a cache uses the pool). Cost: O(count), never
+ * allocates. */
 SC_API sc_status sc_pool_free(sc_pool *pool, const sc_slot *slots, uint32_t count);
-/** Changes the owner tag. SC_ERR_STALE, SC_ERR_INVALID. */
+/** Changes the owner tag. SC_ERR_STALE, SC_ERR_INVALID, SC_ERR_BUSY (a cache uses the pool). */
 SC_API sc_status sc_pool_set_owner(sc_pool *pool, sc_slot slot, sc_owner owner);
 /** SC_OK if the handle names an allocated slot (owner in `*owner_out` if not NULL), else
  * SC_ERR_STALE. */

@@ -30,7 +30,9 @@ extern "C" {
  * Between two page-major pools a state is one piece, padding included.
  * Errors: SC_ERR_INVALID (null, a negative id, slot 0 or the same slot twice as destination, a
  * destination that another row reads), SC_ERR_MISMATCH (fingerprint or shard differ), SC_ERR_STALE
- * (a slot that is not allocated), SC_ERR_UNSUPPORTED (two different devices), SC_ERR_NO_MEMORY (the
+ * (a slot that is not allocated), SC_ERR_BUSY (a destination of owner SNAPSHOT, which is immutable,
+ * or DRAINING, which a step in flight still reads; a state is copied first and the slot made a
+ * snapshot then), SC_ERR_UNSUPPORTED (two different devices), SC_ERR_NO_MEMORY (the
  * destination's allocator; small calls need none).
  * Cost: reads and writes each byte once; O(n log n) for n rows out of order. */
 SC_API sc_status sc_state_copy(const sc_pool *source, const int32_t *source_slots, sc_pool *dest,
@@ -70,7 +72,8 @@ SC_API sc_status sc_state_dense_bytes(const sc_pool *pool, const sc_part_ref *pa
 SC_API sc_status sc_state_gather(const sc_pool *pool, const sc_part_ref *parts, uint32_t part_count,
     const int32_t *slots, uint32_t count, sc_devptr dense, uint64_t dense_bytes);
 /** The reverse; parts that are not named keep their bytes. Slot -1 is skipped; slot 0, a slot named
- * twice and a part named twice are refused (SC_ERR_INVALID). Errors: as sc_state_gather. */
+ * twice and a part named twice are refused (SC_ERR_INVALID), a slot of owner SNAPSHOT or DRAINING
+ * too (SC_ERR_BUSY). Errors: as sc_state_gather. */
 SC_API sc_status sc_state_scatter(sc_pool *pool, const sc_part_ref *parts, uint32_t part_count,
     const int32_t *slots, uint32_t count, sc_devptr dense, uint64_t dense_bytes);
 
