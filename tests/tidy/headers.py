@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """headers.py ROOT BUILD CC CXX: compiles headers alone, and includes that must not compile.
 
-Public headers: each alone, and twice, as C11 and as C++17, with pedantic warnings as errors.
+Public headers: each alone, and twice, as C11 and as C++17, with pedantic warnings as errors; and
+every macro that stands for a value, used from both.
 Internal headers: each alone, with the flags of its own layer.
 Layers: a file of a layer that includes a header of one it must not see fails for want of the file;
 the same file with a header of one that it may see compiles.
 """
 import json
 import pathlib
+import re
 import shlex
 import subprocess
 import sys
@@ -62,6 +64,16 @@ def internal_headers(root, layer):
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*.h"))
 
 
+def value_macros(root, names):
+    """(type, macro) of each initializer of a struct and of each null handle."""
+    found = []
+    for name in names:
+        text = (root / "api/include" / name).read_text()
+        for macro in sorted(set(re.findall(r"#define (SC_[A-Z_]+_(?:INIT|NULL))\s", text))):
+            found.append((macro.lower().removesuffix("_init").removesuffix("_null"), macro))
+    return found
+
+
 def check_public(root, compiler, cc, cxx, expect):
     include = "-I" + str(root / "api/include")
     strict = ["-Wall", "-Wextra", "-Wpedantic", "-Wundef", "-Werror", include]
@@ -73,6 +85,18 @@ def check_public(root, compiler, cc, cxx, expect):
         expect(message is None, f"{name} alone as C11", message)
         message = compiler.run([cxx, "-std=c++17", *strict], twice, ".cpp")
         expect(message is None, f"{name} alone as C++17", message)
+    values = value_macros(root, names)
+    expect(len(values) > 3, "there are macros that stand for a value", str(values))
+    for kind, macro in values:
+        text = "".join(f'#include "{name}"\n' for name in names)
+        text += f"{kind} probe(void);\n{kind} probe(void)\n{{\n    {kind} it = {macro};\n"
+        text += "    return it;\n}\n"
+        if not macro.endswith("_INIT"): # an expression, too
+            text += f"{kind} other(void);\n{kind} other(void) {{ return {macro}; }}\n"
+        message = compiler.run([cc, "-std=c11", *strict], text, ".c")
+        expect(message is None, f"{macro} in C11", message)
+        message = compiler.run([cxx, "-std=c++17", *strict], text, ".cpp")
+        expect(message is None, f"{macro} in C++17", message)
     message = compiler.run([cc, "-std=c11", *strict], "sc_status probe;\n", ".c")
     expect(message is not None, "a header that lacks its include is noticed", "it compiled")
 

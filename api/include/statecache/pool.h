@@ -30,7 +30,11 @@ typedef struct sc_slot {
     uint32_t id;         /* 0 is the null slot */
     uint32_t generation; /* 0 for the null slot, else odd while allocated */
 } sc_slot;
+#ifdef __cplusplus
+#define SC_SLOT_NULL (sc_slot{0, 0})
+#else
 #define SC_SLOT_NULL ((sc_slot){0, 0})
+#endif
 
 typedef enum sc_layout { SC_LAYOUT_PAGE_MAJOR = 1, SC_LAYOUT_CONTIGUOUS = 2 } sc_layout;
 
