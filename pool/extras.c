@@ -10,13 +10,13 @@
 
 #include "base/error.h"
 #include "base/heap.h"
+#include "base/options.h"
 #include "pool/schema_internal.h"
 #include "schema_impl.h"
 
 static sc_status check_options(const sc_schema *schema, const sc_extras_options *options)
 {
-    SC_REQUIRE(schema != NULL && options != NULL);
-    SC_REQUIRE(options->struct_size == sizeof *options);
+    SC_REQUIRE(schema != NULL);
     SC_REQUIRE((options->ring_records == 0) == (options->ring_record_bytes == 0));
     SC_REQUIRE(options->control_words > 0 || options->ring_records > 0 ||
         options->draft_tokens > 0);
@@ -53,12 +53,16 @@ static sc_status extra_of(const sc_schema *schema, const sc_shard *shard, uint32
 }
 
 sc_status sc_schema_extras_create(const sc_schema *schema, const sc_shard *shard,
-    const sc_extras_options *options, sc_schema **schema_out)
+    const sc_extras_options *given, sc_schema **schema_out)
 {
     struct sc_heap heap;
     sc_shard resolved;
+    sc_extras_options known = SC_EXTRAS_OPTIONS_INIT;
+    const sc_extras_options *options = &known;
     uint32_t count = 0;
     SC_REQUIRE(schema_out != NULL);
+    SC_TRY(sc_options_resolve(given, offsetof(sc_extras_options, allocator), &known,
+        sizeof known));
     SC_TRY(check_options(schema, options));
     SC_TRY(sc_schema_shard_resolve(schema, shard, &resolved));
     SC_TRY(sc_heap_init(&heap, SC_SUBSYSTEM_POOL, options->allocator));

@@ -18,7 +18,10 @@
  *     base and stride; below 16 the memory is refused.
  * (2) No two (part, slot) pairs share a byte, and none leaves its memory.
  * (3) All sums are 64-bit and checked: the whole is below 2^63, so offsets below need no checks. */
+#include <stddef.h>
+
 #include "base/error.h"
+#include "base/options.h"
 #include "base/sc_assert.h"
 #include "pool/schema_internal.h"
 #include "pool_impl.h"
@@ -35,10 +38,14 @@ static uint32_t common_alignment(uint64_t a, uint64_t b)
     return (uint32_t)(low & (~low + 1));
 }
 
+sc_status sc_pool_options_resolve(const sc_pool_options *given, sc_pool_options *options)
+{
+    *options = (sc_pool_options)SC_POOL_OPTIONS_INIT;
+    return sc_options_resolve(given, offsetof(sc_pool_options, backend), options, sizeof *options);
+}
+
 static sc_status check_options(const sc_pool_options *options)
 {
-    SC_REQUIRE(options != NULL);
-    SC_REQUIRE(options->struct_size == sizeof *options);
     SC_REQUIRE(options->schema != NULL);
     SC_REQUIRE(options->layout == SC_LAYOUT_PAGE_MAJOR || options->layout == SC_LAYOUT_CONTIGUOUS);
     SC_REQUIRE(options->slot_count >= 1);

@@ -46,8 +46,10 @@ enum { POISON = 0xff }; /* NaN in every float format */
 sc_status sc_pool_memory_bytes(const sc_pool_options *options, uint64_t *bytes_out)
 {
     struct sc_pool_layout layout;
+    sc_pool_options known;
     SC_REQUIRE(bytes_out != NULL);
-    SC_TRY(sc_pool_layout_measure(options, false, &layout));
+    SC_TRY(sc_pool_options_resolve(options, &known));
+    SC_TRY(sc_pool_layout_measure(&known, false, &layout));
     *bytes_out = layout.memory_bytes;
     return SC_OK;
 }
@@ -118,11 +120,14 @@ static void log_created(const sc_pool *pool)
     sc_log_send(&log, SC_LOG_INFO, "pool.created");
 }
 
-sc_status sc_pool_create(const sc_pool_options *options, sc_pool **pool_out)
+sc_status sc_pool_create(const sc_pool_options *given, sc_pool **pool_out)
 {
     struct sc_pool_layout layout;
     struct sc_heap heap;
+    sc_pool_options known;
+    const sc_pool_options *options = &known;
     SC_REQUIRE(pool_out != NULL);
+    SC_TRY(sc_pool_options_resolve(given, &known));
     SC_TRY(sc_pool_layout_measure(options, true, &layout));
     SC_TRY(sc_heap_init(&heap, SC_SUBSYSTEM_POOL, options->allocator));
     sc_pool *pool = sc_heap_calloc(&heap, 1, sizeof *pool);

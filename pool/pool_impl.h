@@ -60,7 +60,10 @@ struct sc_pool {
     uint32_t owner_count[SC_OWNER_COUNT];
 };
 
-/* layout.c. Checks everything but the struct pointers' validity. `foreign` false ignores it. */
+/* layout.c. What the caller's version of the struct has, and defaults. SC_ERR_INVALID. */
+sc_status sc_pool_options_resolve(const sc_pool_options *given, sc_pool_options *options);
+/* Of resolved options; checks everything but the struct pointers' validity. `foreign` false ignores
+ * it. */
 sc_status sc_pool_layout_measure(const sc_pool_options *options, bool foreign,
     struct sc_pool_layout *layout_out);
 /* Fills part_count entries for own memory or one foreign range that starts at `base`. */

@@ -18,6 +18,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/options.h"
 #include "base/sc_assert.h"
 #include "pool/schema_internal.h"
 #include "schema_impl.h"
@@ -145,8 +146,6 @@ static sc_status check_part(const sc_schema_options *options, uint32_t i)
 
 static sc_status check_options(const sc_schema_options *options)
 {
-    SC_REQUIRE(options != NULL);
-    SC_REQUIRE(options->struct_size == sizeof *options);
     SC_TRY(check_text("model", options->model));
     SC_TRY(check_text("revision", options->revision));
     if (options->conventions && options->conventions[0] != '\0') {
@@ -226,10 +225,9 @@ static void part_copy(sc_part *to, const sc_part *from) /* (1), (2) */
     }
 }
 
-sc_status sc_schema_create(const sc_schema_options *options, sc_schema **schema_out)
+static sc_status schema_make(const sc_schema_options *options, sc_schema **schema_out)
 {
     struct sc_heap heap;
-    SC_REQUIRE(schema_out != NULL);
     SC_TRY(check_options(options));
     SC_TRY(sc_heap_init(&heap, SC_SUBSYSTEM_POOL, options->allocator));
     sc_schema *schema = schema_carve(options, &heap);
@@ -261,6 +259,15 @@ sc_status sc_schema_create(const sc_schema_options *options, sc_schema **schema_
     sc_schema_fingerprint_compute(schema, &schema->fingerprint);
     *schema_out = schema;
     return SC_OK;
+}
+
+sc_status sc_schema_create(const sc_schema_options *options, sc_schema **schema_out)
+{
+    sc_schema_options known = SC_SCHEMA_OPTIONS_INIT;
+    SC_REQUIRE(schema_out != NULL);
+    SC_TRY(sc_options_resolve(options, offsetof(sc_schema_options, allocator), &known,
+        sizeof known));
+    return schema_make(&known, schema_out);
 }
 
 sc_status sc_schema_with_revision(const sc_schema *schema, const char *revision,

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/log.h"
+#include "base/options.h"
 #include "cache_internal.h"
 #include "pool/pool_internal.h"
 
@@ -31,14 +32,9 @@ static uint32_t or_default(uint32_t value, uint32_t otherwise)
 /* Copies what the caller's version of the struct has, fills in defaults, checks. */
 static sc_status options_resolve(const sc_cache_options *given, sc_cache_options *options)
 {
-    size_t bytes = given->struct_size;
-    if (bytes < offsetof(sc_cache_options, extras) || bytes > sizeof *options) {
-        return SC_FAIL(SC_ERR_INVALID, "struct_size %zu, this version knows %zu", bytes,
-            sizeof *options);
-    }
     *options = (sc_cache_options)SC_CACHE_OPTIONS_INIT;
-    memcpy(options, given, bytes);
-    options->struct_size = sizeof *options;
+    SC_TRY(sc_options_resolve(given, offsetof(sc_cache_options, extras), options,
+        sizeof *options));
     options->row_max = or_default(options->row_max, 256);
     options->save_max = or_default(options->save_max, 256);
     options->lease_max = or_default(options->lease_max, 1024);

@@ -180,6 +180,28 @@ END_TEST
         ck_assert_uint_eq(fail_alloc_live_blocks(&fa), 0);                                         \
     } while (0)
 
+/* What an older caller does not have keeps its default; it is not read. */
+START_TEST(create__options_of_an_older_version)
+{
+    sc_schema *schema = tiny_schema();
+    sc_pool_options old = tiny_options(schema, SC_LAYOUT_PAGE_MAJOR, 5);
+    sc_pool *pool = NULL;
+    sc_backend *backend = NULL;
+    uint64_t bytes = 0;
+    old.backend = (sc_backend *)(uintptr_t)8;
+    old.foreign = (const sc_foreign_memory *)(uintptr_t)8;
+    old.allocator = (const sc_allocator *)(uintptr_t)8;
+    old.struct_size = offsetof(sc_pool_options, backend);
+    ck_assert_int_eq(sc_pool_memory_bytes(&old, &bytes), SC_OK);
+    ck_assert_uint_eq(bytes, 6 * 2816);
+    ck_assert_int_eq(sc_pool_create(&old, &pool), SC_OK);
+    ck_assert_int_eq(sc_pool_backend(pool, &backend), SC_OK);
+    ck_assert_ptr_eq(backend, sc_backend_host());
+    ck_assert_int_eq(sc_pool_destroy(pool), SC_OK);
+    sc_schema_release(schema);
+}
+END_TEST
+
 START_TEST(create__refuses_bad_options)
 {
     struct fail_alloc fa;
@@ -193,6 +215,8 @@ START_TEST(create__refuses_bad_options)
     ck_assert_int_eq(sc_pool_memory_bytes(NULL, &bytes), SC_ERR_INVALID);
     ck_assert_int_eq(sc_pool_memory_bytes(&good, NULL), SC_ERR_INVALID);
     REFUSES(SC_ERR_INVALID, o.struct_size = 8);
+    REFUSES(SC_ERR_INVALID, o.struct_size += 8);
+    REFUSES(SC_ERR_INVALID, o.struct_size = offsetof(sc_pool_options, backend) - 1);
     REFUSES(SC_ERR_INVALID, o.schema = NULL);
     REFUSES(SC_ERR_INVALID, o.layout = (sc_layout)0);
     REFUSES(SC_ERR_INVALID, o.layout = (sc_layout)3);
@@ -769,6 +793,7 @@ void add_pool_memory_tests(Suite *suite)
     tcase_add_test(tc, shard__a_rank_holds_its_layers_and_heads);
     tc = add_case(suite, "create");
     tcase_add_test(tc, create__refuses_bad_options);
+    tcase_add_test(tc, create__options_of_an_older_version);
     tcase_add_test(tc, create__refuses_more_than_2_to_63_bytes);
     tcase_add_test(tc, create__each_allocation_fails_once);
     tcase_add_test(tc, create__takes_and_gives_back_the_schema_and_the_heap);

@@ -786,6 +786,31 @@ START_TEST(extras__follow_the_parts_of_the_shard)
 }
 END_TEST
 
+/* What an older caller does not have keeps its default; it is not read. */
+START_TEST(options__of_an_older_version)
+{
+    struct small s;
+    sc_schema *schema = NULL, *extras = NULL;
+    sc_extras_options with = SC_EXTRAS_OPTIONS_INIT;
+    small_init(&s);
+    s.options.allocator = (const sc_allocator *)(uintptr_t)8;
+    s.options.struct_size = offsetof(sc_schema_options, allocator);
+    ck_assert_int_eq(sc_schema_create(&s.options, &schema), SC_OK);
+    s.options.struct_size = offsetof(sc_schema_options, allocator) - 1;
+    ck_assert_int_eq(sc_schema_create(&s.options, &extras), SC_ERR_INVALID);
+    with.control_words = 1;
+    with.allocator = (const sc_allocator *)(uintptr_t)8;
+    with.struct_size = offsetof(sc_extras_options, allocator);
+    ck_assert_int_eq(sc_schema_extras_create(schema, NULL, &with, &extras), SC_OK);
+    sc_schema_release(extras);
+    extras = NULL;
+    with.struct_size = sizeof with + 8;
+    ck_assert_int_eq(sc_schema_extras_create(schema, NULL, &with, &extras), SC_ERR_INVALID);
+    ck_assert_ptr_null(extras);
+    sc_schema_release(schema);
+}
+END_TEST
+
 START_TEST(extras__bad_arguments)
 {
     sc_schema *schema = small_create(), *extras = NULL;
@@ -858,6 +883,7 @@ static Suite *schema_suite(void)
     tc = add_case(suite, "extras");
     tcase_add_test(tc, extras__follow_the_parts_of_the_shard);
     tcase_add_test(tc, extras__bad_arguments);
+    tcase_add_test(tc, options__of_an_older_version);
     return suite;
 }
 

@@ -94,7 +94,8 @@ typedef struct sc_pool_options {
  * ignored. Errors: SC_ERR_INVALID, SC_ERR_OVERFLOW. */
 SC_API sc_status sc_pool_memory_bytes(const sc_pool_options *options, uint64_t *bytes_out);
 
-/** Errors: SC_ERR_INVALID, SC_ERR_OVERFLOW, SC_ERR_NO_MEMORY, SC_ERR_MISMATCH (foreign memory too
+/** `struct_size` may be that of an older version of the struct: members beyond it have their
+ * defaults. Errors: SC_ERR_INVALID, SC_ERR_OVERFLOW, SC_ERR_NO_MEMORY, SC_ERR_MISMATCH (foreign memory too
  * small, misaligned, overlapping or with a stride below one slot), SC_ERR_LIMIT. Nothing is left
  * behind on error. Cost: O(parts); slots are not touched, so a sparse pool costs what is used. */
 SC_API sc_status sc_pool_create(const sc_pool_options *options, sc_pool **pool_out);

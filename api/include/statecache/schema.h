@@ -97,7 +97,8 @@ typedef struct sc_fingerprint {
     uint8_t bytes[16];
 } sc_fingerprint;
 
-/** Checks and copies a schema; the caller owns the reference that comes back.
+/** Checks and copies a schema; the caller owns the reference that comes back. `struct_size` may be
+ * that of an older version of the struct: members beyond it have their defaults.
  * Refused with SC_ERR_INVALID: no parts, zero dims, an unknown kind or dtype, a group or layer out
  * of range, an empty name, blocks that do not add up or are not whole units, two parts with the
  * same (layer, kind, index), a conv window not shorter than its group's chunk. SC_ERR_OVERFLOW: a
@@ -176,7 +177,7 @@ typedef struct sc_extras_options {
 #define SC_EXTRAS_OPTIONS_INIT {sizeof(sc_extras_options), 0, 0, 0, 0, NULL}
 
 /** The schema of an extras pool for states of `schema` under `shard` (NULL: all). The pool itself
- * is made with shard zero, since shapes are local already.
+ * is made with shard zero, since shapes are local already. `struct_size`: as sc_schema_create.
  * Errors: SC_ERR_INVALID (also when nothing would be in it), SC_ERR_OVERFLOW, SC_ERR_NO_MEMORY. */
 SC_API sc_status sc_schema_extras_create(const sc_schema *schema, const sc_shard *shard,
     const sc_extras_options *options, sc_schema **schema_out);
