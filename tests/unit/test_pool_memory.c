@@ -709,6 +709,20 @@ START_TEST(foreign_parts__may_lie_interleaved_but_not_overlap)
     }
     ck_assert_int_eq(sc_pool_create(&options, &pool), SC_OK);
     check_no_sharing(pool);
+    sc_pool_info info = info_of(pool);
+    uint64_t sum = 0, slot_bytes = 0;
+    for (uint32_t p = 0; p < TINY_PARTS; p++) {
+        sc_layer_view view;
+        ck_assert_int_eq(sc_pool_part_view(pool, p, &view, NULL), SC_OK);
+        ck_assert_int_eq(view.slot_stride, STRIDE);
+        slot_bytes += (view.bytes + 255) / 256 * 256;
+        sum += parts[p].bytes;
+    }
+    ck_assert_uint_eq(info.memory_bytes, sum); /* what they share counts for each */
+    ck_assert_uint_eq(info.slot_bytes, slot_bytes);
+    ck_assert_uint_eq(info.base, parts[0].base);
+    ck_assert_uint_eq(info.huge_bytes, 0);
+    ck_assert_uint_eq(info.alignment, 16);
     ck_assert_int_eq(sc_pool_destroy(pool), SC_OK);
     const sc_foreign_part good = parts[6];
     pool = NULL;

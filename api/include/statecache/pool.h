@@ -95,9 +95,10 @@ typedef struct sc_pool_options {
 SC_API sc_status sc_pool_memory_bytes(const sc_pool_options *options, uint64_t *bytes_out);
 
 /** `struct_size` may be that of an older version of the struct: members beyond it have their
- * defaults. Errors: SC_ERR_INVALID, SC_ERR_OVERFLOW, SC_ERR_NO_MEMORY, SC_ERR_MISMATCH (foreign memory too
- * small, misaligned, overlapping or with a stride below one slot), SC_ERR_LIMIT. Nothing is left
- * behind on error. Cost: O(parts); slots are not touched, so a sparse pool costs what is used. */
+ * defaults. Errors: SC_ERR_INVALID, SC_ERR_OVERFLOW, SC_ERR_NO_MEMORY, SC_ERR_MISMATCH (foreign
+ * memory too small, misaligned, overlapping or with a stride below one slot), SC_ERR_LIMIT. Nothing
+ * is left behind on error. Cost: O(parts); slots are not touched, so a sparse pool costs what is
+ * used. */
 SC_API sc_status sc_pool_create(const sc_pool_options *options, sc_pool **pool_out);
 /** SC_ERR_BUSY, changing nothing, while a slot is allocated or a cache uses the pool. NULL is
  * allowed. */
@@ -126,9 +127,11 @@ typedef struct sc_pool_info {
     uint32_t part_count; /* local parts of the shard */
     uint32_t free_count;
     uint32_t owner_count[SC_OWNER_COUNT];
-    uint64_t slot_bytes;   /* with alignment */
+    uint64_t slot_bytes;   /* of one slot with its parts at 256-byte starts, as in own memory; what
+                            * foreign memory leaves between slots and parts is not in it */
     uint64_t state_bytes;  /* dense */
-    uint64_t memory_bytes;
+    uint64_t memory_bytes; /* null slot included. Given part by part: the sum of the parts' `bytes`,
+                            * in which memory that interleaved parts share counts once for each */
     uint64_t huge_bytes;   /* of own memory, advised as huge pages */
     sc_devptr base;        /* of the memory; of part 0 when it was given part by part */
     uint32_t alignment;    /* of every part of every slot: 256, or less over foreign memory */

@@ -99,10 +99,14 @@ typedef struct sc_fingerprint {
 
 /** Checks and copies a schema; the caller owns the reference that comes back. `struct_size` may be
  * that of an older version of the struct: members beyond it have their defaults.
- * Refused with SC_ERR_INVALID: no parts, zero dims, an unknown kind or dtype, a group or layer out
- * of range, an empty name, blocks that do not add up or are not whole units, two parts with the
- * same (layer, kind, index), a conv window not shorter than its group's chunk. SC_ERR_OVERFLOW: a
- * part of 2^40 bytes or more. SC_ERR_LIMIT: more than 65,536 parts, 256 groups or 2^20 layers.
+ * Refused with SC_ERR_INVALID: no parts, groups or layers; a model or revision that is NULL, empty
+ * or, as conventions, longer than 4,095 bytes; a group name that is empty or not terminated; a
+ * chunk of 0 or above 65,536; an unknown kind, dtype or split; dims that are zero or of another
+ * number than the kind has (conv 2, recurrent 3, extra 1 .. SC_DIMS_MAX); a group or layer out of
+ * range; blocks of anything but a conv window, more than SC_BLOCKS_MAX, or that do not add up or
+ * are not whole units; a conv window not shorter than its group's chunk; two parts with the same
+ * (layer, kind, index). SC_ERR_OVERFLOW: a part of 2^40 bytes or more. SC_ERR_LIMIT: more than
+ * 65,536 parts, 256 groups or 2^20 layers.
  * SC_ERR_NO_MEMORY leaves nothing behind. Threads: any. Cost: O(parts log parts). */
 SC_API sc_status sc_schema_create(const sc_schema_options *options, sc_schema **schema_out);
 
