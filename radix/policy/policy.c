@@ -271,6 +271,14 @@ static void use(struct sc_policy *p, struct sc_policy_path *path, bool extended)
     if (p->options.order == SC_POLICY_LRU_PATH) use_path(p, cand->node);
 }
 
+/* A refit costs the same however much is new: less often once much is known. */
+static uint64_t fit_every(uint64_t requests)
+{
+    uint64_t every = requests / FIT_GROWTH;
+    if (every < FIT_DEFAULT) return FIT_DEFAULT;
+    return every < FIT_EVERY_MAX ? every : FIT_EVERY_MAX;
+}
+
 void sc_policy_end(struct sc_policy *p, struct sc_policy_path *path)
 {
     if (!p || !path) return;
@@ -285,7 +293,7 @@ void sc_policy_end(struct sc_policy *p, struct sc_policy_path *path)
     use(p, path, stored);
     if (p->model && p->requests >= p->model->next_fit) {
         pol_fit(p);
-        uint64_t every = p->options.fit_every ? p->options.fit_every : FIT_DEFAULT;
+        uint64_t every = p->options.fit_every ? p->options.fit_every : fit_every(p->requests);
         uint64_t early = p->requests / 2 > 10 ? p->requests / 2 : 10;
         if (every < p->order.count / 16) every = p->order.count / 16; /* keys: O(1) a request */
         p->model->next_fit = p->requests + (every < early ? every : early);
@@ -310,7 +318,7 @@ static void timers_serve(struct sc_policy *p)
 {
     while (p->timers.count > 0) {
         if (p->timers.items[0].key > p->now_ns) return;
-        pol_touch_time(p, p->timers.items[0].id);
+        pol_touch_time(p, p->timers.items[0].id, LOOK_AHEAD);
     }
 }
 
@@ -331,7 +339,7 @@ static uint32_t victim_find(struct sc_policy *p, uint32_t base, double *value_ou
         }
         double value = pol_value(p, id);
         if (value > cand->key) {
-            pol_key_set(p, id, value);
+            pol_touch_time(p, id, 1);
             continue;
         }
         if (!spared(&info)) {

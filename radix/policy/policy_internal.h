@@ -36,6 +36,9 @@ enum {
     CHILD_WALK_MAX = 64,         /* nodes visited below a new snapshot to correct their values */
     SAMPLES_DEFAULT = 8000,
     FIT_DEFAULT = 100,
+    FIT_GROWTH = 40,             /* a 40th of the requests so far, where that is more */
+    FIT_EVERY_MAX = 250,
+    LOOK_AHEAD = 2,              /* age buckets that a key is a lower bound for */
     SC_POLICY_COLD_EVENTS = 10   /* events before anything is refused */
 };
 
@@ -63,7 +66,6 @@ struct cand {
     uint64_t open;               /* sample + 1; 0: none */
     double key, base;
     double per_byte;             /* what a reuse saves per byte, as last worked out */
-    uint64_t timer_ns;           /* when key is to be looked at again */
     uint64_t stamp;
     uint8_t kind, stratum, turn, bucket;
     uint8_t features[FEATURES];
@@ -77,6 +79,7 @@ struct sample {
     float rest_s;           /* of its age, in the bucket */
     float weight;           /* product of its multipliers; scratch of fit */
     uint16_t at[FEATURES];  /* its multipliers */
+    uint16_t cell;          /* stratum and age bucket */
     uint8_t stratum, bucket;
     bool open, event;
 };
@@ -87,8 +90,8 @@ struct order_heap { struct heap_item *items; uint32_t count, cap; };
 
 struct fit { /* scratch */
     uint32_t rows;
-    float exposure[STRATA][AGES], passed[STRATA][AGES], cumulated[STRATA][AGES];
-    float events[STRATA][AGES], pooled[AGES];
+    float exposure[STRATA * AGES], passed[STRATA * AGES], cumulated[STRATA * AGES];
+    float events[STRATA * AGES], pooled[AGES];
     float expected[MULTIPLIERS], observed[MULTIPLIERS];
     bool present[STRATA];
 };
@@ -99,7 +102,7 @@ struct model {
     uint64_t count;            /* samples ever */
     uint64_t events;
     float multiplier[MULTIPLIERS];
-    float hazard[STRATA][AGES];
+    float hazard[STRATA * AGES];
     double index[STRATA][INDEX_LEVELS][AGES];
     uint8_t index_fresh[STRATA][INDEX_LEVELS];
     bool fitted[STRATA];
@@ -155,7 +158,7 @@ uint32_t pol_up(const struct sc_policy *p, sc_node node);
 double pol_value(struct sc_policy *p, uint32_t id);
 double pol_bytes(const struct sc_policy *p, uint32_t id);
 void pol_touch(struct sc_policy *p, uint32_t id);
-void pol_touch_time(struct sc_policy *p, uint32_t id);
+void pol_touch_time(struct sc_policy *p, uint32_t id, uint32_t ahead);
 void pol_key_set(struct sc_policy *p, uint32_t id, double key);
 void pol_detach(struct sc_policy *p, uint32_t id);
 void pol_below_changed(struct sc_policy *p, sc_node node);
@@ -166,14 +169,16 @@ void pol_class_copy(struct sc_policy *p, uint32_t to, uint32_t from);
 extern const double pol_age_edge[AGES + 1];
 void pol_model_init(struct model *model);
 uint8_t pol_age_bucket(double age_s);
-uint8_t pol_age_bucket_ns(uint64_t age_ns, uint64_t *edge_ns_out);
 int8_t pol_level(const struct model *model, uint8_t stratum, const uint8_t *features);
 double pol_index(struct model *model, uint8_t stratum, int8_t level, uint8_t bucket);
 void pol_sample_open(struct sc_policy *p, struct cand *cand);
 void pol_sample_close(struct sc_policy *p, struct cand *cand, bool event);
 void pol_sample_refine(struct sc_policy *p, const struct cand *cand);
 void pol_fit(struct sc_policy *p);
-double pol_rate(struct sc_policy *p, const struct cand *cand);
+/* How often a position is wanted, per second: the least of its age bucket and the `ahead` - 1 ones that
+ * follow. `until_ns_out`, if not NULL, is lowered to when these end. */
+double pol_rate(struct sc_policy *p, const struct cand *cand, uint32_t ahead,
+    uint64_t *until_ns_out);
 
 /* policy_learn.c: what a request says about positions */
 void pol_learn(struct sc_policy *p, struct sc_policy_path *path);

@@ -29,7 +29,7 @@
 #include "policy_internal.h"
 
 static const double SHRINK = 10.0, STRATUM_PRIOR = 3.0, DAMP = 0.35;
-enum { SWEEPS = 3 };
+enum { SWEEPS = 3, SWEEPS_LATER = 2, FITS_EARLY = 50 };
 
 /* 0 1 2 3 4 and then 2^(k/2) cut to whole seconds; the last bucket is as wide as its start. */
 const double pol_age_edge[AGES + 1] = {0, 1, 2, 3, 4, 5, 8, 11, 16, 22, 32, 45, 64, 90, 128, 181,
@@ -47,28 +47,13 @@ static double prior(int bucket)
     return 0.3 / (pol_age_edge[bucket] + 0.5 * width(bucket) + 5.0);
 }
 
+/* Edge k is 2^(k/2) from k = 4 on, so that the highest bit says which two buckets it can be. */
 uint8_t pol_age_bucket(double age_s)
 {
-    uint32_t low = 0, high = AGES - 1;
-    while (low < high) {
-        uint32_t middle = (low + high + 1) / 2;
-        if (pol_age_edge[middle] <= age_s) {
-            low = middle;
-        } else {
-            high = middle - 1;
-        }
-    }
-    return (uint8_t)low;
-}
-
-/* In whole nanoseconds, so that timers and buckets agree; the edge where it ends, 0: the last. */
-uint8_t pol_age_bucket_ns(uint64_t age_ns, uint64_t *edge_ns_out)
-{
-    uint8_t bucket = pol_age_bucket((double)(age_ns / 1000000000u));
-    if (edge_ns_out) {
-        *edge_ns_out = bucket + 1 < AGES ? (uint64_t)pol_age_edge[bucket + 1] * 1000000000u : 0;
-    }
-    return bucket;
+    if (age_s < 4) return age_s > 0 ? (uint8_t)age_s : 0;
+    if (age_s >= pol_age_edge[AGES - 1]) return AGES - 1;
+    uint32_t k = 2 * (31 - (uint32_t)__builtin_clz((uint32_t)age_s));
+    return (uint8_t)(age_s >= pol_age_edge[k + 1] ? k + 1 : k);
 }
 
 static uint32_t multiplier_at(uint8_t stratum, int feature, uint8_t value)
@@ -98,7 +83,7 @@ void pol_model_init(struct model *model)
 {
     for (int i = 0; i < MULTIPLIERS; i++) model->multiplier[i] = 1;
     for (int s = 0; s < STRATA; s++) {
-        for (int b = 0; b < AGES; b++) model->hazard[s][b] = (float)prior(b);
+        for (int b = 0; b < AGES; b++) model->hazard[s * AGES + b] = (float)prior(b);
     }
     model->next_fit = 20;
 }
@@ -112,7 +97,7 @@ static void index_fill(struct model *model, uint8_t stratum, int8_t level)
     double factor = exp2(level / (double)LEVELS_PER_OCTAVE);
     double *index = model->index[stratum][level + LEVEL_MAX];
     for (int b = AGES - 1; b >= 0; b--) {
-        double q = exp(-model->hazard[stratum][b] * factor * width(b));
+        double q = exp(-model->hazard[stratum * AGES + b] * factor * width(b));
         struct segment now = {1 - q, width(b) * (1 + q) * 0.5, q};
         while (top > 0 && stack[top - 1].wanted * now.held >= now.wanted * stack[top - 1].held) {
             const struct segment *next = &stack[--top];
@@ -133,10 +118,23 @@ double pol_index(struct model *model, uint8_t stratum, int8_t level, uint8_t buc
     return model->index[stratum][level + LEVEL_MAX][bucket];
 }
 
-double pol_rate(struct sc_policy *p, const struct cand *cand)
+/* Ages are cut to whole seconds, so that timers and buckets agree. */
+double pol_rate(struct sc_policy *p, const struct cand *cand, uint32_t ahead,
+    uint64_t *until_ns_out)
 {
-    uint8_t bucket = pol_age_bucket_ns(p->now_ns - cand->born_ns, NULL);
-    return pol_index(p->model, cand->stratum, cand->level, bucket);
+    const uint64_t second_ns = 1000000000;
+    uint32_t bucket = pol_age_bucket((double)((p->now_ns - cand->born_ns) / second_ns));
+    uint32_t end = bucket + ahead < AGES ? bucket + ahead : AGES;
+    if (until_ns_out && end < AGES) {
+        uint64_t until_ns = cand->born_ns + (uint64_t)pol_age_edge[end] * second_ns;
+        if (until_ns < *until_ns_out) *until_ns_out = until_ns;
+    }
+    double least = pol_index(p->model, cand->stratum, cand->level, (uint8_t)bucket);
+    while (++bucket < end) {
+        double rate = pol_index(p->model, cand->stratum, cand->level, (uint8_t)bucket);
+        if (rate < least) least = rate;
+    }
+    return least;
 }
 
 /* --- samples --- */
@@ -168,6 +166,7 @@ static void sample_age(const struct sc_policy *p, struct sample *sample)
 {
     double age_s = p->now_s - sample->start_s;
     sample->bucket = pol_age_bucket(age_s);
+    sample->cell = (uint16_t)(sample->stratum * AGES + sample->bucket);
     sample->rest_s = (float)(age_s - pol_age_edge[sample->bucket]);
 }
 
@@ -199,7 +198,7 @@ static void fit_start(struct sc_policy *p, struct fit *fit)
         fit->present[sample->stratum] = true;
         if (sample->open) sample_age(p, sample);
         if (!sample->event) continue;
-        fit->events[sample->stratum][sample->bucket] += 1;
+        fit->events[sample->cell] += 1;
         for (int j = 0; j < FEATURES; j++) fit->observed[sample->at[j]] += 1;
     }
 }
@@ -214,15 +213,15 @@ static void fit_exposure(struct model *model, struct fit *fit)
         const uint16_t *at = sample->at;
         float weight = m[at[0]] * m[at[1]] * m[at[2]] * m[at[3]] * m[at[4]] * m[at[5]];
         sample->weight = weight;
-        fit->exposure[sample->stratum][sample->bucket] += weight * sample->rest_s;
-        fit->passed[sample->stratum][sample->bucket] += weight; /* all buckets before it */
+        fit->exposure[sample->cell] += weight * sample->rest_s;
+        fit->passed[sample->cell] += weight; /* all buckets before it */
     }
     for (int s = 0; s < STRATA; s++) {
         if (!fit->present[s]) continue;
         double sum = 0;
         for (int b = AGES - 1; b >= 0; b--) {
-            fit->exposure[s][b] += (float)(sum * width(b));
-            sum += fit->passed[s][b];
+            fit->exposure[s * AGES + b] += (float)(sum * width(b));
+            sum += fit->passed[s * AGES + b];
         }
     }
 }
@@ -233,8 +232,8 @@ static void fit_hazard(struct model *model, struct fit *fit)
         double events = 1, exposure = 1 / prior(b);
         for (int s = 0; s < STRATA; s++) {
             if (!fit->present[s]) continue;
-            events += fit->events[s][b];
-            exposure += fit->exposure[s][b];
+            events += fit->events[s * AGES + b];
+            exposure += fit->exposure[s * AGES + b];
         }
         fit->pooled[b] = (float)(events / exposure);
     }
@@ -242,15 +241,15 @@ static void fit_hazard(struct model *model, struct fit *fit)
         if (!fit->present[s]) continue;
         double observed = STRATUM_PRIOR, expected = STRATUM_PRIOR, sum = 0;
         for (int b = 0; b < AGES; b++) {
-            observed += fit->events[s][b];
-            expected += fit->pooled[b] * fit->exposure[s][b];
+            observed += fit->events[s * AGES + b];
+            expected += fit->pooled[b] * fit->exposure[s * AGES + b];
         }
         for (int b = 0; b < AGES; b++) {
             double weight = 0.2 * STRATUM_PRIOR;
-            model->hazard[s][b] = (float)((fit->events[s][b] + weight) /
-                (fit->exposure[s][b] + weight / (fit->pooled[b] * observed / expected)));
-            fit->cumulated[s][b] = (float)sum;
-            sum += model->hazard[s][b] * width(b);
+            model->hazard[s * AGES + b] = (float)((fit->events[s * AGES + b] + weight) /
+                (fit->exposure[s * AGES + b] + weight / (fit->pooled[b] * observed / expected)));
+            fit->cumulated[s * AGES + b] = (float)sum;
+            sum += model->hazard[s * AGES + b] * width(b);
         }
     }
 }
@@ -258,12 +257,19 @@ static void fit_hazard(struct model *model, struct fit *fit)
 static void fit_multipliers(struct model *model, struct fit *fit)
 {
     memset(fit->expected, 0, sizeof fit->expected);
+    float *e = fit->expected;
     for (uint32_t i = 0; i < fit->rows; i++) {
         const struct sample *sample = &model->ring[i];
-        uint8_t b = sample->bucket, s = sample->stratum;
+        const uint16_t *at = sample->at;
         float hits = sample->weight *
-            (fit->cumulated[s][b] + model->hazard[s][b] * sample->rest_s);
-        for (int j = 0; j < FEATURES; j++) fit->expected[sample->at[j]] += hits;
+            (fit->cumulated[sample->cell] + model->hazard[sample->cell] * sample->rest_s);
+        static_assert(FEATURES == 6, "written out: this is the inner loop");
+        e[at[0]] += hits;
+        e[at[1]] += hits;
+        e[at[2]] += hits;
+        e[at[3]] += hits;
+        e[at[4]] += hits;
+        e[at[5]] += hits;
     }
     for (int s = 0; s < STRATA; s++) {
         if (!fit->present[s]) continue;
@@ -290,7 +296,8 @@ void pol_fit(struct sc_policy *p)
     struct model *model = p->model;
     struct fit *fit = &model->fit;
     fit_start(p, fit);
-    for (int sweep = 0; sweep < SWEEPS; sweep++) {
+    int sweeps = model->fits < FITS_EARLY ? SWEEPS : SWEEPS_LATER;
+    for (int sweep = 0; sweep < sweeps; sweep++) {
         fit_exposure(model, fit);
         fit_hazard(model, fit);
         fit_multipliers(model, fit);
@@ -303,5 +310,5 @@ void pol_fit(struct sc_policy *p)
         struct cand *cand = pol_cand(p, p->aside[i] = p->order.items[i].id);
         if (cand->registered) cand->level = pol_level(model, cand->stratum, cand->features);
     }
-    for (uint32_t i = 0; i < count; i++) pol_touch_time(p, p->aside[i]);
+    for (uint32_t i = 0; i < count; i++) pol_touch_time(p, p->aside[i], LOOK_AHEAD);
 }

@@ -89,25 +89,37 @@ double pol_bytes(const struct sc_policy *p, uint32_t id)
     return bytes;
 }
 
-/* How often it is wanted, per second; GDSF: how often it was. */
-static double rate_of(struct sc_policy *p, const struct cand *cand)
+/* How often it is wanted, per second; GDSF: how often it was. As pol_rate. */
+static double rate_of(struct sc_policy *p, const struct cand *cand, uint32_t ahead,
+    uint64_t *until_ns_out)
 {
     if (p->options.order != SC_POLICY_GITTINS) return cand->freq;
-    double rate = pol_rate(p, cand);
+    double rate = pol_rate(p, cand, ahead, until_ns_out);
     if (cand->kind == KIND_NEAR && cand->near_of != 0) {
         const struct cand *end = pol_cand(p, cand->near_of);
-        if (end->node == 0) rate += pol_rate(p, end); /* it serves the end's requests, too */
+        /* It serves the end's requests, too. */
+        if (end->node == 0) rate += pol_rate(p, end, ahead, until_ns_out);
     }
     return rate;
 }
 
-/* The value, given what a reuse saves per byte. */
-static double value_of(struct sc_policy *p, const struct cand *cand)
+/* The value, given what a reuse saves per byte; never above it until `*until_ns_out`. */
+static double value_of(struct sc_policy *p, const struct cand *cand, uint32_t ahead,
+    uint64_t *until_ns_out)
 {
-    if (cand->pin_until_ns > p->now_ns) return HUGE_VAL;
-    if (cand->ttl_ns != 0 && p->now_ns - cand->used_ns > cand->ttl_ns) return 0;
+    if (cand->pin_until_ns > p->now_ns) {
+        *until_ns_out = cand->pin_until_ns;
+        return HUGE_VAL;
+    }
+    if (cand->ttl_ns != 0) {
+        uint64_t end_ns = cand->used_ns + cand->ttl_ns + 1;
+        if (p->now_ns >= end_ns) return 0;
+        if (end_ns < *until_ns_out) *until_ns_out = end_ns;
+    }
     double value = (double)cand->stamp;
-    if (p->options.order >= SC_POLICY_GDSF) value = cand->base + rate_of(p, cand) * cand->per_byte;
+    if (p->options.order >= SC_POLICY_GDSF) {
+        value = cand->base + rate_of(p, cand, ahead, until_ns_out) * cand->per_byte;
+    }
     return cand->priority != 0 ? ldexp(value, cand->priority) : value;
 }
 
@@ -119,28 +131,8 @@ double pol_value(struct sc_policy *p, uint32_t id)
         gain_bytes(p, id, p->options.order == SC_POLICY_GITTINS, &gain, &bytes);
         cand->per_byte = gain / bytes;
     }
-    return value_of(p, cand);
-}
-
-/* When the key is to be looked at again without anything else happening. */
-static uint64_t timer_next(const struct sc_policy *p, const struct cand *cand)
-{
-    uint64_t next = UINT64_MAX, edge = 0;
-    if (p->options.order == SC_POLICY_GITTINS) {
-        pol_age_bucket_ns(p->now_ns - cand->born_ns, &edge);
-        if (edge != 0) next = cand->born_ns + edge;
-        if (cand->kind == KIND_NEAR && cand->near_of != 0) {
-            const struct cand *end = pol_cand(p, cand->near_of);
-            pol_age_bucket_ns(p->now_ns - end->born_ns, &edge);
-            if (edge != 0 && end->born_ns + edge < next) next = end->born_ns + edge;
-        }
-    }
-    if (cand->pin_until_ns > p->now_ns && cand->pin_until_ns < next) next = cand->pin_until_ns;
-    if (cand->ttl_ns != 0 && p->now_ns - cand->used_ns <= cand->ttl_ns &&
-        cand->used_ns + cand->ttl_ns + 1 < next) {
-        next = cand->used_ns + cand->ttl_ns + 1;
-    }
-    return next;
+    uint64_t until_ns = UINT64_MAX;
+    return value_of(p, cand, 1, &until_ns);
 }
 
 void pol_key_set(struct sc_policy *p, uint32_t id, double key)
@@ -153,14 +145,15 @@ void pol_key_set(struct sc_policy *p, uint32_t id, double key)
     pol_heap_put(p, &p->order, id, bits);
 }
 
-/* Time or statistics have changed, the tree has not (or only to its advantage). */
-void pol_touch_time(struct sc_policy *p, uint32_t id)
+/* Time or statistics have changed, the tree has not (or only to its advantage). The key becomes the
+ * least value of the next `ahead` age buckets: most entries leave before they come to the top. */
+void pol_touch_time(struct sc_policy *p, uint32_t id, uint32_t ahead)
 {
     struct cand *cand = pol_cand(p, id);
-    pol_key_set(p, id, value_of(p, cand));
-    cand->timer_ns = timer_next(p, cand);
-    if (cand->timer_ns < UINT64_MAX) {
-        pol_heap_put(p, &p->timers, id, cand->timer_ns);
+    uint64_t until_ns = UINT64_MAX;
+    pol_key_set(p, id, value_of(p, cand, ahead, &until_ns));
+    if (until_ns < UINT64_MAX) {
+        pol_heap_put(p, &p->timers, id, until_ns);
     } else {
         pol_heap_take(p, &p->timers, id);
     }
@@ -171,10 +164,10 @@ void pol_touch(struct sc_policy *p, uint32_t id)
     struct cand *cand = pol_cand(p, id);
     if (cand->node != 0 && p->options.order != SC_POLICY_TREE) {
         (void)pol_value(p, id);
-        pol_touch_time(p, id);
+        pol_touch_time(p, id, LOOK_AHEAD);
     }
     if (cand->near_end != 0 && pol_cand(p, cand->near_end)->place != 0) {
-        pol_touch_time(p, cand->near_end); /* worth less while its end is here */
+        pol_touch_time(p, cand->near_end, LOOK_AHEAD); /* worth less while its end is here */
     }
 }
 
