@@ -432,7 +432,8 @@ sc_status sc_radix_snapshot_drop(struct sc_radix *r, sc_node node,
     if (rx_state_held(r, node)) {
         return SC_FAIL(SC_ERR_BUSY, "the snapshot of node %u is locked", node);
     }
-    (void)state_remove(r, node, sink, SC_RADIX_CAUSE_SUPERSEDED);
+    uint32_t rest = state_remove(r, node, sink, SC_RADIX_CAUSE_SUPERSEDED);
+    if (!r->with_kv) (void)barren_remove(r, rest, sink, SC_RADIX_CAUSE_SUPERSEDED);
     return SC_OK;
 }
 

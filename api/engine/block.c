@@ -81,6 +81,14 @@ static void write_saves(const struct step *step, const sc_batch *batch, int32_t 
     }
 }
 
+/* Rows that are refused, or that nobody asked for, have no drafts. */
+void sc_engine_batch_clear_parents(const sc_cache *cache, struct step *step)
+{
+    sc_batch batch;
+    sc_engine_batch_layout(cache, &batch);
+    fill(step->block + batch.at_parent, batch.row_max * batch.draft_max, -1);
+}
+
 void sc_engine_batch_write(sc_cache *cache, struct step *step, sc_batch *batch)
 {
     int32_t *block = step->block;

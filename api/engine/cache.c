@@ -212,12 +212,13 @@ static sc_status lookup_one(const sc_cache *cache, const sc_key *key, sc_answer 
     SC_TRY(sc_engine_key_check(cache, key, &len_max));
     struct sc_radix_match match;
     const struct sc_radix_key path = {key->tokens, key->token_count, key->marks, key->mark_count};
-    SC_TRY(sc_radix_match(cache->radix, sc_engine_space(cache, key->ns)->radix_space, &path,
-        len_max, &match));
+    uint32_t space = sc_engine_space(cache, key->ns)->radix_space;
+    SC_TRY(sc_radix_match(cache->radix, space, &path, len_max, &match));
+    uint32_t beyond = sc_engine_state_beyond(cache, &path, space, &match, len_max);
     answer->kv_len = cache->options.without_kv ? match.state_len : match.kv_len;
     answer->branch_len = match.branch_len;
     answer->state_len[SC_TIER_DEVICE] = match.state_len;
-    answer->reason = sc_engine_reason(cache, &match, len_max);
+    answer->reason = sc_engine_reason(cache, &match, len_max, beyond);
     return SC_OK;
 }
 

@@ -70,7 +70,8 @@
  *     comes in. So eviction, release and adoption cannot fail for memory.
  * (6) A lease KV-locks the node that ends at inserted_len: the path it resumed on, and what it has
  *     put into the tree since. Pages beyond are HELD. So neither can the tree lose a page that the
- *     lease reads, nor does the lease look at another's.
+ *     lease reads, nor does the lease look at another's. Without KV there is nothing to hold:
+ *     inserted_len is 0, and each leaf of the tree has a snapshot.
  * (7) kv_base + kv_count == len / page (with KV): every complete page of committed tokens has an
  *     id.
  *
@@ -297,8 +298,10 @@ sc_status sc_engine_marks_check(const sc_mark *marks, uint32_t count, uint32_t f
 /* Room for so many tokens in all. */
 sc_status sc_engine_tokens_reserve(sc_cache *cache, struct lease *lease, uint32_t count);
 sc_status sc_engine_key_check(const sc_cache *cache, const sc_key *key, uint32_t *len_max_out);
+uint32_t sc_engine_state_beyond(const sc_cache *cache, const struct sc_radix_key *key,
+    uint32_t space, const struct sc_radix_match *match, uint32_t len_max);
 sc_reason sc_engine_reason(const sc_cache *cache, const struct sc_radix_match *match,
-    uint32_t len_max);
+    uint32_t len_max, uint32_t beyond);
 void sc_engine_lease_free(sc_cache *cache, struct lease *lease);
 /* Makes room for `count` more ids and one more stretch, without changing what is there. */
 sc_status sc_engine_lease_reserve(sc_cache *cache, struct lease *lease, uint32_t kv_count);
@@ -371,6 +374,7 @@ void sc_engine_slot_free(sc_pool *pool, sc_slot slot);
 /* Offsets of the sections of a block; no block. */
 void sc_engine_batch_layout(const sc_cache *cache, sc_batch *batch);
 /* Writes the block of a step that was just planned, but for its parents. */
+void sc_engine_batch_clear_parents(const sc_cache *cache, struct step *step);
 void sc_engine_batch_write(sc_cache *cache, struct step *step, sc_batch *batch);
 
 /* step.c */

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* sc_cache_verify: walks everything and checks the invariants of cache_internal.h by number.
- * O(everything); allocates nothing. A failure is a fault of this library, never of its caller --
- * except that ids handed in twice while still inside (a fault of the caller) are not looked for. */
+ * O(everything); the tree's own walk allocates. A failure is a fault of this library, never of its
+ * caller -- except that ids handed in twice while still inside (a fault of the caller) are not
+ * looked for. */
 #include <inttypes.h>
 
 #include "cache_internal.h"

@@ -17,7 +17,8 @@ sc_status sc_engine_lease_find(const sc_cache *cache, sc_lease handle, struct le
 {
     *lease_out = sc_engine_lease(cache, handle);
     if (*lease_out) return SC_OK;
-    return SC_FAIL(SC_ERR_STALE, "lease %u/%u is not alive", handle.id, handle.generation);
+    return SC_FAIL(SC_ERR_STALE, "lease %u/%u is not alive (released already?)",
+        handle.id, handle.generation);
 }
 
 sc_status sc_engine_marks_check(const sc_mark *marks, uint32_t count, uint32_t from, uint32_t to)
@@ -46,13 +47,26 @@ sc_status sc_engine_key_check(const sc_cache *cache, const sc_key *key, uint32_t
     return SC_OK;
 }
 
+/* Longest state of the key at any length; 0 unless all that was asked for is known (else nothing
+ * can lie beyond). */
+uint32_t sc_engine_state_beyond(const sc_cache *cache, const struct sc_radix_key *key,
+    uint32_t space, const struct sc_radix_match *match, uint32_t len_max)
+{
+    struct sc_radix_match beyond;
+    uint32_t known = match->kv_len > match->state_len ? match->kv_len : match->state_len;
+    if (len_max == key->token_count || known < sc_engine_page_floor(cache, len_max)) return 0;
+    if (sc_radix_match(cache->radix, space, key, key->token_count, &beyond) != SC_OK) return 0;
+    return beyond.state_len > len_max ? beyond.state_len : 0;
+}
+
 sc_reason sc_engine_reason(const sc_cache *cache, const struct sc_radix_match *match,
-    uint32_t len_max)
+    uint32_t len_max, uint32_t beyond)
 {
     uint32_t best = sc_engine_page_floor(cache, len_max);
     if (cache->options.tails) best = len_max;
     if (best == 0) return SC_REASON_TOO_SHORT;
     if (match->state_len >= best) return SC_REASON_NONE;
+    if (beyond > 0) return SC_REASON_BEYOND;
     if (match->evicted_len > match->state_len) return SC_REASON_EVICTED;
     return match->kv_len > match->state_len ? SC_REASON_NO_STATE : SC_REASON_NO_PREFIX;
 }
@@ -193,8 +207,10 @@ static void plan_positions(const sc_cache *cache, struct lease *lease,
 
 /* The last step: nothing fails after it. */
 static void lease_start(sc_cache *cache, struct lease *lease, struct space *space,
-    const struct sc_radix_match *match, const struct sc_snapshot_info *hit, sc_reason reason)
+    const struct sc_radix_match *match, const struct sc_snapshot_info *hit, uint32_t len_max,
+    uint32_t beyond)
 {
+    sc_reason reason = sc_engine_reason(cache, match, len_max, beyond);
     sc_cache_stats *stats = &cache->stats;
     if (++cache->generation == 0) cache->generation = 1;
     lease->generation = cache->generation;
@@ -203,7 +219,8 @@ static void lease_start(sc_cache *cache, struct lease *lease, struct space *spac
     lease->space = space;
     space->lease_count++;
     lease->len = lease->resume_len = match->state_len;
-    lease->inserted_len = sc_engine_page_floor(cache, match->state_len);
+    uint32_t whole = sc_engine_page_floor(cache, match->state_len);
+    lease->inserted_len = cache->options.without_kv ? 0 : whole;
     lease->tail_kv = match->tail_kv;
     lease->kv_base = cache->options.without_kv ? 0 : match->state_len / cache->page;
     lease->reason = reason;
@@ -244,10 +261,26 @@ static sc_status take_slots(sc_cache *cache, struct lease *lease)
 static sc_node above_tail(const sc_cache *cache, sc_node node, uint32_t len)
 {
     struct sc_radix_node_info info = {0};
+    if (cache->options.without_kv) return SC_NODE_NONE; /* no pages to hold */
     if (len % cache->page == 0) return node;
     sc_status status = sc_radix_node_get(cache->radix, node, &info);
     SC_ASSERT(status == SC_OK);
     return info.parent;
+}
+
+/* Slots for a lease on its hit. Where no lease is alive and its own pin holds the last slot,
+ * waiting for a release would be in vain: it starts cold then. */
+static sc_status take_slots_or_start_cold(sc_cache *cache, struct lease *lease,
+    struct sc_radix_match *match, uint32_t *beyond)
+{
+    sc_status status = take_slots(cache, lease);
+    if (status != SC_ERR_NO_SLOT || match->state_len == 0 || cache->lease_count > 0) return status;
+    sc_engine_relock(cache, &lease->pin, SC_NODE_NONE, SC_RADIX_LOCK_STATE);
+    sc_engine_relock(cache, &lease->path, SC_NODE_NONE, SC_RADIX_LOCK_KV);
+    lease->history_count = 0;
+    *match = (struct sc_radix_match){.tail_kv = -1, .evicted_len = match->state_len};
+    *beyond = 0;
+    return take_slots(cache, lease);
 }
 
 static sc_status acquire_one(sc_cache *cache, const sc_request *request, sc_lease *lease_out)
@@ -290,10 +323,18 @@ static sc_status acquire_one(sc_cache *cache, const sc_request *request, sc_leas
     if (status != SC_OK) goto out_table;
     status = sc_radix_lock(cache->radix, node, SC_RADIX_LOCK_STATE, &lease->pin);
     if (status != SC_OK) goto out_path;
-    status = take_slots(cache, lease); /* may evict, hence last */
+    uint32_t beyond =
+        sc_engine_state_beyond(cache, &path, space->radix_space, &match, len_max);
+    status = take_slots_or_start_cold(cache, lease, &match, &beyond); /* may evict, hence last */
     if (status != SC_OK) goto out_pin;
     lease->depth = request->depth ? request->depth : 1;
-    lease_start(cache, lease, space, &match, &hit, sc_engine_reason(cache, &match, len_max));
+    lease_start(cache, lease, space, &match, &hit, len_max, beyond);
+    if (request->key.len_max == 0 && beyond > 0 && beyond == lease->prompt_end) {
+        /* A prompt asked again: its end needs no slot, unless the state there has just gone to make
+         * room. (Whoever sets len_max wants it computed and saved again.) */
+        beyond = sc_engine_state_beyond(cache, &path, space->radix_space, &match, len_max);
+        if (beyond == lease->prompt_end) lease->prompt_end = 0;
+    }
     *lease_out = (sc_lease){lease->id, lease->generation};
     return SC_OK;
 out_pin:

@@ -124,6 +124,27 @@ sc_status sc_lease_adopt(sc_cache *cache, sc_lease handle, uint32_t *count_out)
 
 /* ---- release ---- */
 
+/* The deepest node of the lease's path: that which it holds, or, without KV, that of its deepest
+ * state. */
+static sc_node path_node(const sc_cache *cache, const struct lease *lease)
+{
+    sc_node node = SC_NODE_NONE;
+    uint32_t what = 0;
+    sc_status status = SC_OK;
+    if (cache->options.without_kv) {
+        const struct sc_radix_key key = {
+            lease->tokens, lease->token_count, lease->marks, lease->mark_count};
+        struct sc_radix_match match;
+        status = sc_radix_match(
+            cache->radix, lease->space->radix_space, &key, lease->len, &match);
+        node = match.state_len > 0 ? match.state_node : SC_NODE_NONE;
+    } else {
+        status = sc_radix_receipt_get(cache->radix, lease->path, &node, &what); /* (10) */
+    }
+    SC_ASSERT(status == SC_OK);
+    return node;
+}
+
 /* Publishes what KEEP asks for. True: the working slot is a snapshot now. `whole`: it holds the
  * state at the committed length, and end_tail is of the page there. */
 static bool keep_end(sc_cache *cache, struct lease *lease, uint32_t len, bool whole)
@@ -144,10 +165,7 @@ static bool keep_end(sc_cache *cache, struct lease *lease, uint32_t len, bool wh
         sc_engine_publish(cache, lease, &offer, &published);
         saved = state && published.status == SC_OK;
     }
-    sc_node node = SC_NODE_NONE;
-    uint32_t what = 0;
-    sc_status status = sc_radix_receipt_get(cache->radix, lease->path, &node, &what);
-    SC_ASSERT(status == SC_OK); /* (10) */
+    sc_node node = path_node(cache, lease);
     if (saved) sc_engine_decode_drop(cache, lease, node);
     if (len < lease->len) sc_engine_drop_beyond(cache, lease, node, len);
     return saved;

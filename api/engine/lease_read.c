@@ -23,6 +23,7 @@ sc_status sc_lease_info_get(const sc_cache *cache, sc_lease handle, sc_lease_inf
             .len = lease->len,
             .token_count = lease->token_count,
             .branch_len = lease->branch_len,
+            .prompt_end_len = lease->prompt_end > lease->len ? lease->prompt_end : 0,
             .reason = lease->reason,
             .working_slot = (int32_t)lease->working.id,
             .source_slot = (int32_t)lease->source.id,

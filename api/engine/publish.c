@@ -190,20 +190,17 @@ static void take_path(
     sc_cache *cache, struct lease *lease, const struct sc_radix_inserted *inserted)
 {
     uint32_t whole = sc_engine_page_floor(cache, inserted->len);
-    if (whole <= lease->inserted_len) return;
+    if (cache->options.without_kv || whole <= lease->inserted_len) return;
     SC_ASSERT(lease->inserted_len == 0 || inserted->prefix_len >= lease->inserted_len); /* (6) */
-    if (!cache->options.without_kv) {
-        for (uint32_t page = lease->inserted_len / cache->page; page < whole / cache->page;
-             page++) {
-            uint32_t i = page - lease->kv_base;
-            SC_ASSERT_DEBUG(lease->kv_owner[i] == KV_HELD);
-            if (page < inserted->prefix_len / cache->page) {
-                lease->kv_owner[i] = KV_DUPLICATE;
-                cache->stats.pages_duplicate++;
-            } else {
-                lease->kv_owner[i] = KV_TREE;
-                cache->kv_held--;
-            }
+    for (uint32_t page = lease->inserted_len / cache->page; page < whole / cache->page; page++) {
+        uint32_t i = page - lease->kv_base;
+        SC_ASSERT_DEBUG(lease->kv_owner[i] == KV_HELD);
+        if (page < inserted->prefix_len / cache->page) {
+            lease->kv_owner[i] = KV_DUPLICATE;
+            cache->stats.pages_duplicate++;
+        } else {
+            lease->kv_owner[i] = KV_TREE;
+            cache->kv_held--;
         }
     }
     sc_engine_relock(cache, &lease->path, whole_node(cache, inserted), SC_RADIX_LOCK_KV);
@@ -292,6 +289,11 @@ void sc_engine_publish(sc_cache *cache, struct lease *lease, const struct offer 
     struct offer whole = *offer;
     bool tail = registered > 0 && cache->scratch_saves[registered - 1].len == offer->len;
     if (!tail) whole.len = sc_engine_page_floor(cache, offer->len);
+    /* Without KV nothing is worth keeping but states: the tree would grow by tokens that nobody can
+     * resume, and that no eviction of states would find. */
+    if (cache->options.without_kv) {
+        whole.len = registered > 0 ? cache->scratch_saves[registered - 1].len : 0;
+    }
     struct sc_radix_inserted inserted = {0};
     sc_status status =
         whole.len == 0 ? SC_OK : tree_insert(cache, lease, &whole, registered, &inserted);

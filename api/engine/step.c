@@ -118,7 +118,7 @@ static sc_status check_points(const sc_cache *cache, const struct lease *lease, 
 static sc_status check_lease(const struct lease *lease, const sc_row *row, uint32_t step_index)
 {
     if (!lease) {
-        return SC_FAIL(SC_ERR_STALE, "lease %u/%u is not alive", row->lease.id,
+        return SC_FAIL(SC_ERR_STALE, "lease %u/%u is not alive (released already?)", row->lease.id,
             row->lease.generation);
     }
     if (lease->row[step_index] != NO_ROW) {
@@ -133,7 +133,7 @@ static sc_status check_lease(const struct lease *lease, const sc_row *row, uint3
             lease->flights);
     }
     if (row->from != lease->issued_len) {
-        return SC_FAIL(SC_ERR_MISMATCH, "lease %u: row from %u, issued are %u", lease->id,
+        return SC_FAIL(SC_ERR_MISMATCH, "lease %u: row starts at %u, must start at %u", lease->id,
             row->from, lease->issued_len);
     }
     return SC_OK;
@@ -329,6 +329,8 @@ static sc_status plan_row(sc_cache *cache, struct step *step, uint32_t index, co
     step->granted_count++;
     cache->stats.rows++;
     cache->stats.rows_cut += row->end != asked->to;
+    bool inside = row->end < lease->prompt_len || row->end < lease->token_count;
+    cache->stats.rows_off_grid += !row->decode && inside && row->end % cache->chunk_grid != 0;
     return SC_OK;
 }
 
@@ -344,10 +346,11 @@ static sc_status step_plan(sc_cache *cache, sc_step number, const sc_row *rows, 
     sc_batch *batch_out, sc_status *each_out)
 {
     struct step *step = free_step(cache);
-    if (!step) return SC_FAIL(SC_ERR_BUSY, "%u steps are in flight", cache->options.depth_max);
+    if (!step) return SC_FAIL(SC_ERR_BUSY, "%u steps are in flight, depth_max: commit or "
+        "abort one", cache->options.depth_max);
     if (number <= cache->step_newest) {
-        return SC_FAIL(SC_ERR_INVALID, "step %llu does not follow %llu", (unsigned long long)number,
-            (unsigned long long)cache->step_newest);
+        return SC_FAIL(SC_ERR_INVALID, "step %llu must be above %llu, the last planned",
+            (unsigned long long)number, (unsigned long long)cache->step_newest);
     }
     if (count > cache->options.row_max) {
         return SC_FAIL(SC_ERR_LIMIT, "%u rows, row_max is %u", count, cache->options.row_max);
@@ -358,6 +361,7 @@ static sc_status step_plan(sc_cache *cache, sc_step number, const sc_row *rows, 
     step->in_flight = true;
     step->row_count = count;
     step->granted_count = step->save_count = 0;
+    sc_engine_batch_clear_parents(cache, step);
     uint64_t tokens = 0;
     for (uint32_t i = 0; i < count; i++) {
         each_out[i] = plan_row(cache, step, i, &rows[i], &tokens);

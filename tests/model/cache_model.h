@@ -171,7 +171,7 @@ struct m_lease {
     sc_lease_state state;
     uint32_t ns;
     int32_t tokens[TOKENS_MAX];
-    uint32_t token_count, prompt_len, resume_len, branch_len;
+    uint32_t token_count, prompt_len, resume_len, branch_len, prompt_end_len;
     struct run run;            /* committed */
     int32_t ids[TOKENS_MAX];   /* KV ids that it reads */
     uint32_t id_count;
@@ -334,6 +334,7 @@ uint32_t extra_read(struct world *w, int32_t slot);
 bool record_attempt(struct world *w, uint32_t ns, const int32_t *tokens, uint32_t len,
     uint64_t stamp);
 /* A lease resumed from it. */
+bool record_known(struct world *w, uint32_t ns, const int32_t *tokens, uint32_t len);
 void record_use(struct world *w, uint32_t ns, const int32_t *tokens, uint32_t len);
 /* Before a save is attempted: is the snapshot still there? */
 void record_ask(struct world *w, uint32_t ns, const int32_t *tokens, uint32_t len);

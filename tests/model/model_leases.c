@@ -157,7 +157,20 @@ static void check_new_slot(struct world *w, const struct m_lease *lease, int32_t
 }
 
 /* Takes the new lease into the model; a hit must be known, to the bit. */
-static void lease_begin(struct world *w, sc_lease handle, uint32_t ns, const struct prompt *prompt)
+/* The end of the prompt is to be saved, unless a state was there: then no slot is asked for. */
+static void check_prompt_end(struct world *w, const struct m_lease *lease, bool limited)
+{
+    uint32_t end = lease->prompt_len;
+    if (end % w->cfg.page != 0) end -= end % w->cfg.grid;
+    if (end <= lease->resume_len || !(w->cfg.save_flags & SC_SAVE_PROMPT_END)) end = 0;
+    bool there = !limited && end == lease->prompt_len &&
+        record_known(w, lease->ns, lease->tokens, end);
+    CHECK(w, lease->prompt_end_len == end || (there && lease->prompt_end_len == 0),
+        "prompt's end to be saved at %u, not %u", lease->prompt_end_len, end);
+}
+
+static void lease_begin(struct world *w, sc_lease handle, uint32_t ns, const struct prompt *prompt,
+    bool limited)
 {
     struct m_lease *lease = w->leases;
     while (lease->used) lease++;
@@ -176,6 +189,8 @@ static void lease_begin(struct world *w, sc_lease handle, uint32_t ns, const str
     lease->token_count = lease->prompt_len = prompt->count;
     lease->resume_len = info.resume_len;
     lease->branch_len = info.branch_len;
+    lease->prompt_end_len = info.prompt_end_len;
+    check_prompt_end(w, lease, limited);
     lease->extra_slot = info.extra_slot;
     CHECK(w, (info.extra_slot > 0) == (w->extras != NULL), "extras slot %d", info.extra_slot);
     CHECK(w, (info.resume_slot != 0) == (info.resume_len > 0), "resume slot %u", info.resume_slot);
@@ -338,7 +353,7 @@ void op_acquire(struct world *w)
         check_refusal(w, each[i], wanted[i], failed, &room, i);
         if (each[i] != SC_OK) continue;
         any = true;
-        lease_begin(w, leases[i], ns[i], &prompts[i]);
+        lease_begin(w, leases[i], ns[i], &prompts[i], requests[i].key.len_max != 0);
         prompt_keep(w, prompts[i].tokens, prompts[i].count);
         if (i == 0 && !w->twin) check_promise(w, leases[0], &answer);
     }

@@ -112,6 +112,7 @@ bool record_attempt(struct world *w, uint32_t ns, const int32_t *tokens, uint32_
         /* Past STAMPS_MAX any stamp is taken: see record_has_stamp. */
         if (record->stamp_count < STAMPS_MAX) record->stamp[record->stamp_count] = stamp;
         record->stamp_count++;
+        record->used = false; /* it may take the place of one of another history */
     }
     record_settle(w, record);
     return w->twin || !record->dead;
@@ -134,6 +135,12 @@ void record_use(struct world *w, uint32_t ns, const int32_t *tokens, uint32_t le
     struct record *record = record_find(w, ns, tokens, len);
     record->used = true;
     record->last_use = record->last_use_most = w->step;
+}
+
+/* Was such a state ever saved? */
+bool record_known(struct world *w, uint32_t ns, const int32_t *tokens, uint32_t len)
+{
+    return record_find(w, ns, tokens, len) != NULL;
 }
 
 /* One that is not there any more was evicted. */

@@ -273,12 +273,9 @@ static uint32_t wanted_saves(const struct world *w, const sc_row *asked, const s
 {
     const struct config *cfg = &w->cfg;
     const struct m_lease *lease = &w->leases[row->lease];
-    uint32_t count = 0, end = lease->prompt_len;
+    uint32_t count = 0, end = lease->prompt_end_len;
     for (uint32_t p = 0; p < asked->point_count; p++) wanted[count++] = asked->points[p];
-    if (end % cfg->page != 0) end -= end % cfg->grid;
-    if (end > lease->resume_len && (cfg->save_flags & SC_SAVE_PROMPT_END)) {
-        wanted[count++] = end < row->end ? end - end % cfg->grid : end;
-    }
+    if (end > 0) wanted[count++] = end < row->end ? end - end % cfg->grid : end;
     wanted[count++] = lease->branch_len;
     uint32_t interval = cfg->decode_interval ? cfg->decode_interval : cfg->page > 1 ? cfg->page : 0;
     if (row->decode && interval && row->end % interval == 0 &&

@@ -134,12 +134,13 @@ typedef struct sc_key {
     X(SC_REASON_NO_STATE, 2, "tokens shared, but no state was saved beyond")                       \
     X(SC_REASON_EVICTED, 3, "a state was saved beyond and evicted")                                \
     X(SC_REASON_TOO_SHORT, 4, "the prompt is shorter than a page and a token")                     \
-    X(SC_REASON_PENDING, 5, "another lease is computing it")
+    X(SC_REASON_PENDING, 5, "another lease is computing it")                                       \
+    X(SC_REASON_BEYOND, 6, "a state is there, but beyond len_max")
 typedef enum sc_reason {
 #define SC_REASON_ENUM(name, value, text) name = value,
     SC_REASON_LIST(SC_REASON_ENUM)
 #undef SC_REASON_ENUM
-        SC_REASON_COUNT = 6
+        SC_REASON_COUNT = 7
 } sc_reason;
 /** Text of a reason; never NULL. */
 SC_API const char *sc_reason_text(sc_reason reason);
@@ -252,6 +253,7 @@ typedef struct sc_lease_info {
     uint32_t len;            /* committed */
     uint32_t token_count;    /* prompt and appended */
     uint32_t branch_len;     /* position that will be saved as a branch point, 0 if none */
+    uint32_t prompt_end_len; /* ... for the prompt's end; 0: none, passed, or it is there already */
     sc_reason reason;        /* why acquire resumed no more */
     /* slots that the next step writes and reads (0: zero state); with steps in flight, those that
      * the first of them named: the source has the state at `len` */
@@ -382,7 +384,8 @@ typedef struct sc_batch {
     /* [row_max] the row starts where row `at_accepted` of an earlier plan really ends, and its
      * position and end here are lower and upper bound; -1: they are certain */
     uint32_t at_accepted;
-    /* [row_max] ... of how many plans ago (aborted ones not counted); 0 */
+    /* [row_max] ... of how many plans ago (those that an abort took back are not
+     * counted); 0 */
     uint32_t at_accepted_back;
     uint32_t at_draft_count;     /* [row_max] drafts at the row's end; -1: no row */
     /* [row_max * draft_max] index within its row of the token that each draft follows; -1: no
@@ -397,8 +400,10 @@ typedef struct sc_batch {
  * or beyond the prompt's end, else prefill. A prefill row that ends inside the prompt, or inside
  * tokens that were appended, is cut back to the last grid point in it (else to the last chunk end,
  * where pages are larger), unless its last point is `to` or `keep_cuts` is set: so no cut enters
- * the history. A position is saved once, for the first of PROMPT_END, BRANCH, DECODE, POINT that
- * names it. A save that finds no room is skipped and counted.
+ * the history. A row too short to reach one is granted as it is, so that the caller gets on: that
+ * cut stays in the history and is counted (`rows_off_grid`); give rows at least a chunk.
+ * A position is saved once, for the first of PROMPT_END, BRANCH, DECODE, POINT that names it. A
+ * save that finds no room is skipped and counted.
  * Rows with drafts, and rows behind them, save at decode positions by slots in the save list; they
  * do not freeze.
  * SC_OK means that the step is in flight, also if every row was refused: commit or abort it.
@@ -507,32 +512,38 @@ enum {
 };
 enum { SC_EVICT_FOR_SLOT = 0, SC_EVICT_ASKED = 1, SC_EVICT_WITH_KV = 2, SC_EVICT_SUPERSEDED = 3,
     SC_EVICT_PATH_CAP = 4, SC_EVICT_HISTORY = 5, SC_EVICT_CLOSED = 6, SC_EVICT_COUNT = 7 };
+enum { SC_STATS_WIDTH = 16 }; /* of counters by reason, kind or cause: room for more of them */
 typedef struct sc_cache_stats {
     size_t struct_size;         /* in: sizeof(sc_cache_stats) */
     uint64_t acquired, released;             /* leases */
     uint64_t refused;                        /* SC_ERR_NO_SLOT, SC_ERR_LIMIT */
     uint64_t tokens_asked, tokens_hit;       /* prompt tokens of acquired leases; resumed ones */
-    uint64_t resumed, resumed_by_kind[6];    /* leases that resumed, by sc_save_kind */
-    uint64_t reason_count[SC_REASON_COUNT];  /* of acquired leases */
+    uint64_t resumed;                        /* leases that resumed, and by sc_save_kind */
+    uint64_t resumed_by_kind[SC_STATS_WIDTH];
+    uint64_t reason_count[SC_STATS_WIDTH];   /* of acquired leases */
     uint64_t steps, steps_aborted, rows, rows_cut;
     /* planned (positions to be saved) == published + skipped + those of the step in flight */
-    uint64_t saves_planned, saves_published, saves_by_kind[6];
-    uint64_t saves_skipped[SC_SKIP_COUNT];
-    uint64_t evicted[SC_EVICT_COUNT];        /* snapshots, by cause; published == these + alive */
+    uint64_t saves_planned, saves_published, saves_by_kind[SC_STATS_WIDTH];
+    uint64_t saves_skipped[SC_STATS_WIDTH];
+    uint64_t evicted[SC_STATS_WIDTH];        /* snapshots, by cause; published == these + alive */
     /* KV ids handed in; drained */
     uint64_t pages_evicted, pages_duplicate, pages_adopted, pages_in, pages_out;
     uint64_t leases_alive, snapshots_alive, nodes, tokens_cached;
     uint64_t forked;            /* children, counted in `acquired` too */
     uint64_t rows_discarded;    /* results of lost leases, or that came too late */
     uint64_t tails_alive, drafts, drafts_accepted;
+    uint64_t rows_off_grid;     /* prefill rows that ended inside a prompt and off the chunk grid */
 } sc_cache_stats;
 /** Fills `stats_out->struct_size` bytes. */
 SC_API sc_status sc_cache_stats_get(const sc_cache *cache, sc_cache_stats *stats_out);
 
 /** Walks everything: tree, registry, leases, pools; every slot and KV id is accounted for.
- * SC_ERR_CORRUPT with text: a fault of the library. O(everything). */
+ * SC_ERR_CORRUPT with text: a fault of the library. SC_ERR_NO_MEMORY: it could not look.
+ * O(everything), with the lock shared: look-ups go on, mutators wait. */
 SC_API sc_status sc_cache_verify(const sc_cache *cache);
-/** Picture of a namespace's tree, a line per call. For humans. */
+/** Picture of a namespace's tree, a line per call. For humans. `write` runs with the cache locked:
+ * it must not call the cache, and mutators wait
+ * for it. SC_ERR_STALE. */
 SC_API sc_status sc_cache_dump(const sc_cache *cache, sc_namespace ns,
     void (*write)(void *ctx, const char *line), void *ctx);
 
