@@ -131,6 +131,8 @@ void sc_policy_destroy(struct sc_policy *p)
     sc_heap_free(&heap, p->aside, p->aside_cap * sizeof *p->aside);
     sc_heap_free(&heap, p->order.items, p->order.cap * sizeof *p->order.items);
     sc_heap_free(&heap, p->timers.items, p->timers.cap * sizeof *p->timers.items);
+    sc_heap_free(&heap, p->order.places, p->order.place_cap * sizeof *p->order.places);
+    sc_heap_free(&heap, p->timers.places, p->timers.place_cap * sizeof *p->timers.places);
     sc_heap_free(&heap, p, sizeof *p);
 }
 
@@ -352,7 +354,7 @@ static uint32_t victim_find(struct sc_policy *p, uint32_t base, double *value_ou
             second_value = value;
         }
         p->aside[aside++] = id;
-        pol_heap_take(p, &p->order, id);
+        pol_heap_take(&p->order, id);
     }
     while (aside > base) {
         uint32_t id = p->aside[--aside];
@@ -483,46 +485,55 @@ static double bytes_held(const struct sc_policy *p)
         (double)stats.token_count * p->options.cost.kv_token_bytes;
 }
 
-/* Would the victims needed for `bytes` be worth less than what wants to come in? Nothing goes
- * unless all that is needed may go. */
-static bool duel_won(struct sc_policy *p, double bytes, double bar)
+/* Takes victims off the order until `bytes` would be free: `aside[0 .. *taken_out)`. False if one of
+ * them is worth more than what wants to come in: then nothing may go. */
+static bool duel_won(struct sc_policy *p, double bytes, double bar, uint32_t *taken_out)
 {
     uint32_t taken = 0;
     double freed = 0, value = 0;
     bool won = true;
     while (won && freed < bytes) {
         uint32_t id = victim_find(p, taken, &value);
-        if (id == 0) {
-            won = false;
-            break;
-        }
-        freed += pol_bytes(p, id);
-        won = value <= bar;
-        pol_heap_take(p, &p->order, id);
+        won = id != 0 && value <= bar;
+        if (!won) break;
+        freed += pol_cand(p, id)->bytes;
+        pol_heap_take(&p->order, id);
         p->aside[taken++] = id;
     }
-    while (taken > 0) {
-        uint32_t id = p->aside[--taken];
-        pol_key_set(p, id, pol_cand(p, id)->key);
-    }
+    *taken_out = taken;
     return won;
+}
+
+/* The duel and its consequences. */
+static sc_status duel(struct sc_policy *p, double bytes, double bar,
+    const struct sc_radix_sink *sink, double *freed_out, bool *won_out)
+{
+    double before = bytes_held(p);
+    uint32_t taken = 0, gone = 0;
+    sc_status status = SC_OK;
+    *won_out = duel_won(p, bytes, bar, &taken);
+    while (*won_out && status == SC_OK && gone < taken && *freed_out < bytes) {
+        status = cand_evict(p, p->aside[gone], 0, sink);
+        if (status == SC_OK) gone++;
+        *freed_out = before - bytes_held(p);
+    }
+    while (gone < taken) pol_touch_time(p, p->aside[gone++], 1);
+    return status;
 }
 
 sc_status sc_policy_room(struct sc_policy *p, double bytes, double bar,
     const struct sc_radix_sink *sink, double *bytes_out)
 {
     SC_REQUIRE(p != NULL && bytes_out != NULL && !isnan(bar) && !isnan(bytes));
+    SC_REQUIRE(sink != NULL && sink->snapshot != NULL);
     double before = bytes_held(p), freed = 0;
     sc_status status = SC_OK;
-    *bytes_out = 0;
-    if (bar < HUGE_VAL && p->options.order >= SC_POLICY_GDSF) {
-        if (!duel_won(p, bytes, bar)) {
-            p->refused++;
-            return SC_OK;
-        }
-        bar = HUGE_VAL;
+    bool won = true;
+    if (bar < HUGE_VAL && p->options.order == SC_POLICY_GITTINS) {
+        status = duel(p, bytes, bar, sink, &freed, &won);
+        bar = HUGE_VAL; /* what the duel found is what is still needed */
     }
-    while (status == SC_OK && freed < bytes) {
+    while (status == SC_OK && won && freed < bytes) {
         if (p->options.order == SC_POLICY_TREE) {
             uint64_t tokens = 0;
             uint32_t count = 0;

@@ -59,13 +59,12 @@ struct ghost {
 struct cand {
     uint32_t ghost, node, snapshot, len;
     uint32_t generation;
-    uint32_t place, timer_place; /* in the heaps + 1 */
     uint32_t superseded_by, supersedes, near_end, near_of; /* candidates */
     uint32_t uses, freq;
     uint64_t born_ns, used_ns, pin_until_ns, ttl_ns;
     uint64_t open;               /* sample + 1; 0: none */
     double key, base;
-    double per_byte;             /* what a reuse saves per byte, as last worked out */
+    double per_byte, bytes;      /* what a reuse saves per byte, and its bytes, as last worked out */
     uint64_t stamp;
     uint8_t kind, stratum, turn, bucket;
     uint8_t features[FEATURES];
@@ -86,7 +85,11 @@ struct sample {
 
 /* Keys are not negative, so that the bits of a double sort as the number does. */
 struct heap_item { uint64_t key; uint32_t id; };
-struct order_heap { struct heap_item *items; uint32_t count, cap; };
+struct order_heap {
+    struct heap_item *items;
+    uint32_t *places; /* candidate -> its index + 1, or 0 */
+    uint32_t count, cap, place_cap;
+};
 
 struct fit { /* scratch */
     uint32_t rows;
@@ -103,7 +106,7 @@ struct model {
     uint64_t events;
     float multiplier[MULTIPLIERS];
     float hazard[STRATA * AGES];
-    double index[STRATA][INDEX_LEVELS][AGES];
+    float index[STRATA][INDEX_LEVELS][AGES];
     uint8_t index_fresh[STRATA][INDEX_LEVELS];
     bool fitted[STRATA];
     struct fit fit;
@@ -115,6 +118,7 @@ struct sc_policy {
     struct sc_policy_options options;
     struct ghost *ghosts; /* [ghost_cap], 0 is none */
     uint32_t ghost_cap, ghost_count, ghost_free, ghost_hand, ghost_max, ghost_used;
+    bool ghosts_forgotten;
     uint32_t *table;      /* hash -> ghost */
     uint32_t table_mask;
     struct cand *cands;   /* [cand_cap], 0 is none */
@@ -149,14 +153,13 @@ static inline struct cand *pol_cand(const struct sc_policy *p, uint32_t id)
 }
 
 /* policy_order.c: heaps by key; a key is never above the value (see policy.c (3)) */
-void pol_heap_put(struct sc_policy *p, struct order_heap *heap, uint32_t id, uint64_t key);
-void pol_heap_take(struct sc_policy *p, struct order_heap *heap, uint32_t id);
+void pol_heap_put(struct order_heap *heap, uint32_t id, uint64_t key);
+void pol_heap_take(struct order_heap *heap, uint32_t id);
 
 /* policy_value.c: relations in the tree and what a candidate is worth */
 uint32_t pol_resident(const struct sc_policy *p, sc_node node);
 uint32_t pol_up(const struct sc_policy *p, sc_node node);
 double pol_value(struct sc_policy *p, uint32_t id);
-double pol_bytes(const struct sc_policy *p, uint32_t id);
 void pol_touch(struct sc_policy *p, uint32_t id);
 void pol_touch_time(struct sc_policy *p, uint32_t id, uint32_t ahead);
 void pol_key_set(struct sc_policy *p, uint32_t id, double key);

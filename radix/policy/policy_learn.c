@@ -126,6 +126,9 @@ static void learn_path(struct sc_policy *p, struct sc_policy_path *path, struct 
     for (uint32_t k = 0; p->table && k < seen->blocks; k++) {
         __builtin_prefetch(&p->table[(uint32_t)path->hashes[k] & p->table_mask]);
     }
+    for (uint32_t k = 0; p->table && k < seen->blocks; k++) {
+        __builtin_prefetch(&p->ghosts[p->table[(uint32_t)path->hashes[k] & p->table_mask]]);
+    }
     for (; known < seen->blocks; known++) {
         uint32_t ghost = pol_ghost_find(p, path->hashes[known]);
         if (ghost == 0) break;
@@ -137,7 +140,8 @@ static void learn_path(struct sc_policy *p, struct sc_policy_path *path, struct 
     uint32_t g = seen->common;
     seen->diverges = g > 0 && g < seen->blocks && p->ghosts[p->path[g - 1]].children > 0;
     for (uint32_t k = known; k < seen->blocks; k++) {
-        uint32_t ghost = pol_ghost_find(p, path->hashes[k]); /* its beginning was forgotten */
+        /* Where beginnings are forgotten, what followed may still be known. */
+        uint32_t ghost = p->ghosts_forgotten ? pol_ghost_find(p, path->hashes[k]) : 0;
         uint32_t parent = k > 0 ? p->path[k - 1] : 0;
         p->path[k] = ghost ? ghost : pol_ghost_add(p, path->hashes[k], parent);
     }

@@ -31,6 +31,8 @@ bool pol_cands_reserve(struct sc_policy *p, uint64_t more)
     uint64_t need = (uint64_t)p->cand_used + more + 1;
     return pol_grow(p, (void **)&p->order.items, &p->order.cap, need, sizeof *p->order.items) &&
         pol_grow(p, (void **)&p->timers.items, &p->timers.cap, need, sizeof *p->timers.items) &&
+        pol_grow(p, (void **)&p->order.places, &p->order.place_cap, need, sizeof(uint32_t)) &&
+        pol_grow(p, (void **)&p->timers.places, &p->timers.place_cap, need, sizeof(uint32_t)) &&
         pol_grow(p, (void **)&p->aside, &p->aside_cap, need, sizeof(uint32_t)) &&
         pol_grow(p, (void **)&p->cands, &p->cand_cap, need, sizeof *p->cands);
 }
@@ -68,7 +70,7 @@ static void links_cut(struct sc_policy *p, struct cand *cand)
 void pol_cand_free(struct sc_policy *p, uint32_t id)
 {
     struct cand *cand = &p->cands[id];
-    SC_ASSERT(cand->live && cand->node == 0 && cand->place == 0);
+    SC_ASSERT(cand->live && cand->node == 0 && p->order.places[id] == 0);
     if (cand->open) pol_sample_close(p, cand, false);
     links_cut(p, cand);
     if (cand->ghost) p->ghosts[cand->ghost].cand = 0;
@@ -115,6 +117,7 @@ static void ghost_forget(struct sc_policy *p, uint32_t id)
         }
     }
     table_take(p, id);
+    p->ghosts_forgotten = true;
     *ghost = (struct ghost){.next_free = p->ghost_free};
     p->ghost_free = id;
     p->ghost_count--;

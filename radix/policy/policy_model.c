@@ -95,7 +95,7 @@ static void index_fill(struct model *model, uint8_t stratum, int8_t level)
     struct segment { double wanted, held, survive; } stack[AGES];
     int top = 0;
     double factor = exp2(level / (double)LEVELS_PER_OCTAVE);
-    double *index = model->index[stratum][level + LEVEL_MAX];
+    float *index = model->index[stratum][level + LEVEL_MAX];
     for (int b = AGES - 1; b >= 0; b--) {
         double q = exp(-model->hazard[stratum * AGES + b] * factor * width(b));
         struct segment now = {1 - q, width(b) * (1 + q) * 0.5, q};
@@ -106,7 +106,7 @@ static void index_fill(struct model *model, uint8_t stratum, int8_t level)
             now.survive *= next->survive;
         }
         stack[top++] = now;
-        index[b] = now.wanted / now.held;
+        index[b] = (float)(now.wanted / now.held);
     }
     model->index_fresh[stratum][level + LEVEL_MAX] = 1;
 }

@@ -4,16 +4,10 @@
  * decisions. */
 #include "policy_internal.h"
 
-static void put_at(struct sc_policy *p, struct order_heap *heap, uint32_t at,
-    struct heap_item item)
+static void put_at(struct order_heap *heap, uint32_t at, struct heap_item item)
 {
     heap->items[at] = item;
-    struct cand *cand = &p->cands[item.id];
-    if (heap == &p->timers) {
-        cand->timer_place = at + 1;
-    } else {
-        cand->place = at + 1;
-    }
+    heap->places[item.id] = at + 1;
 }
 
 static bool before(struct heap_item a, struct heap_item b)
@@ -21,10 +15,10 @@ static bool before(struct heap_item a, struct heap_item b)
     return a.key < b.key || (a.key == b.key && a.id < b.id);
 }
 
-static void sift(struct sc_policy *p, struct order_heap *heap, uint32_t at, struct heap_item item)
+static void sift(struct order_heap *heap, uint32_t at, struct heap_item item)
 {
     while (at > 0 && before(item, heap->items[(at - 1) / 2])) {
-        put_at(p, heap, at, heap->items[(at - 1) / 2]);
+        put_at(heap, at, heap->items[(at - 1) / 2]);
         at = (at - 1) / 2;
     }
     for (;;) {
@@ -32,28 +26,27 @@ static void sift(struct sc_policy *p, struct order_heap *heap, uint32_t at, stru
         if (child >= heap->count) break;
         if (child + 1 < heap->count && before(heap->items[child + 1], heap->items[child])) child++;
         if (!before(heap->items[child], item)) break;
-        put_at(p, heap, at, heap->items[child]);
+        put_at(heap, at, heap->items[child]);
         at = (uint32_t)child;
     }
-    put_at(p, heap, at, item);
+    put_at(heap, at, item);
 }
 
-void pol_heap_put(struct sc_policy *p, struct order_heap *heap, uint32_t id, uint64_t key)
+void pol_heap_put(struct order_heap *heap, uint32_t id, uint64_t key)
 {
-    uint32_t place = heap == &p->timers ? p->cands[id].timer_place : p->cands[id].place;
+    uint32_t place = heap->places[id];
     if (place == 0) {
         SC_ASSERT(heap->count < heap->cap);
         place = ++heap->count;
     }
-    sift(p, heap, place - 1, (struct heap_item){key, id});
+    sift(heap, place - 1, (struct heap_item){key, id});
 }
 
-void pol_heap_take(struct sc_policy *p, struct order_heap *heap, uint32_t id)
+void pol_heap_take(struct order_heap *heap, uint32_t id)
 {
-    uint32_t *place = heap == &p->timers ? &p->cands[id].timer_place : &p->cands[id].place;
-    uint32_t at = *place;
+    uint32_t at = heap->places[id];
     if (at == 0) return;
-    *place = 0;
+    heap->places[id] = 0;
     struct heap_item last = heap->items[--heap->count];
-    if (last.id != id) sift(p, heap, at - 1, last);
+    if (last.id != id) sift(heap, at - 1, last);
 }

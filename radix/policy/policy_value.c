@@ -46,47 +46,34 @@ uint32_t pol_up(const struct sc_policy *p, sc_node node)
     return snapshot_above(p, node).id;
 }
 
-/* The snapshot that resumes what `id` would have: superseded ones that it stands for are passed. */
-static struct above stand_in(const struct sc_policy *p, uint32_t id, bool pass)
-{
-    struct above above = snapshot_above(p, pol_cand(p, id)->node);
-    while (pass && above.id != 0 && pol_cand(p, above.id)->kind == KIND_SUPERSEDED &&
-        pol_cand(p, above.id)->superseded_by == id) {
-        above = snapshot_above(p, above.node);
-    }
-    return above;
-}
-
-/* Tokens of KV that go with the snapshot of `node`, down to `above`. */
-static uint32_t tail_tokens(const struct sc_policy *p, sc_node node, sc_node above)
-{
-    struct sc_radix_node_info info;
-    if (!info_get(p, node, &info) || info.child_count > 0) return 0;
-    uint32_t end = info.end, start = info.start;
-    for (sc_node at = info.parent; at != above && info_get(p, at, &info) && info.child_count == 1;
-         at = info.parent) {
-        start = info.start;
-    }
-    return end - start;
-}
-
-static void gain_bytes(const struct sc_policy *p, uint32_t id, bool pass, double *gain_out,
-    double *bytes_out)
+/* What a reuse of `id` saves and what goes with it, in one walk up: to the snapshot that resumes what
+ * `id` would have (`pass`: superseded ones that it stands for are passed), and, from a leaf, over the
+ * KV that nobody else needs. */
+static void gain_bytes(struct sc_policy *p, uint32_t id, bool pass)
 {
     const struct sc_cost *cost = &p->options.cost;
-    const struct cand *cand = pol_cand(p, id);
-    struct above above = stand_in(p, id, pass);
-    uint32_t tail = cost->kv_token_bytes > 0 ? tail_tokens(p, cand->node, above.node) : 0;
-    *gain_out = sc_cost_prefill_s(cost, above.len, cand->len);
-    *bytes_out = cost->state_bytes + tail * cost->kv_token_bytes;
-}
-
-/* What goes with a candidate. */
-double pol_bytes(const struct sc_policy *p, uint32_t id)
-{
-    double gain = 0, bytes = 0;
-    gain_bytes(p, id, p->options.order == SC_POLICY_GITTINS, &gain, &bytes);
-    return bytes;
+    struct cand *cand = pol_cand(p, id);
+    struct sc_radix_node_info info;
+    uint32_t up_len = 0, tail = 0;
+    if (info_get(p, cand->node, &info)) {
+        bool leaf = info.child_count == 0 && cost->kv_token_bytes > 0, exclusive = leaf;
+        uint32_t start = info.start;
+        for (sc_node at = info.parent; info_get(p, at, &info); at = info.parent) {
+            if (info.snapshot != 0) {
+                uint32_t above = pol_resident(p, at);
+                if (!pass || above == 0 || pol_cand(p, above)->kind != KIND_SUPERSEDED ||
+                    pol_cand(p, above)->superseded_by != id) {
+                    up_len = info.end;
+                    break;
+                }
+            }
+            exclusive = exclusive && info.child_count == 1;
+            if (exclusive) start = info.start;
+        }
+        tail = leaf ? cand->len - start : 0;
+    }
+    cand->bytes = cost->state_bytes + tail * cost->kv_token_bytes;
+    cand->per_byte = sc_cost_prefill_s(cost, up_len, cand->len) / cand->bytes;
 }
 
 /* How often it is wanted, per second; GDSF: how often it was. As pol_rate. */
@@ -125,11 +112,9 @@ static double value_of(struct sc_policy *p, const struct cand *cand, uint32_t ah
 
 double pol_value(struct sc_policy *p, uint32_t id)
 {
-    struct cand *cand = pol_cand(p, id);
+    const struct cand *cand = pol_cand(p, id);
     if (p->options.order >= SC_POLICY_GDSF) {
-        double gain = 0, bytes = 1;
-        gain_bytes(p, id, p->options.order == SC_POLICY_GITTINS, &gain, &bytes);
-        cand->per_byte = gain / bytes;
+        gain_bytes(p, id, p->options.order == SC_POLICY_GITTINS);
     }
     uint64_t until_ns = UINT64_MAX;
     return value_of(p, cand, 1, &until_ns);
@@ -142,7 +127,7 @@ void pol_key_set(struct sc_policy *p, uint32_t id, double key)
     SC_ASSERT_DEBUG(key >= 0);
     pol_cand(p, id)->key = key;
     memcpy(&bits, &key, sizeof bits);
-    pol_heap_put(p, &p->order, id, bits);
+    pol_heap_put(&p->order, id, bits);
 }
 
 /* Time or statistics have changed, the tree has not (or only to its advantage). The key becomes the
@@ -153,9 +138,9 @@ void pol_touch_time(struct sc_policy *p, uint32_t id, uint32_t ahead)
     uint64_t until_ns = UINT64_MAX;
     pol_key_set(p, id, value_of(p, cand, ahead, &until_ns));
     if (until_ns < UINT64_MAX) {
-        pol_heap_put(p, &p->timers, id, until_ns);
+        pol_heap_put(&p->timers, id, until_ns);
     } else {
-        pol_heap_take(p, &p->timers, id);
+        pol_heap_take(&p->timers, id);
     }
 }
 
@@ -166,7 +151,7 @@ void pol_touch(struct sc_policy *p, uint32_t id)
         (void)pol_value(p, id);
         pol_touch_time(p, id, LOOK_AHEAD);
     }
-    if (cand->near_end != 0 && pol_cand(p, cand->near_end)->place != 0) {
+    if (cand->near_end != 0 && p->order.places[cand->near_end] != 0) {
         pol_touch_time(p, cand->near_end, LOOK_AHEAD); /* worth less while its end is here */
     }
 }
@@ -175,8 +160,8 @@ void pol_detach(struct sc_policy *p, uint32_t id)
 {
     struct cand *cand = pol_cand(p, id);
     SC_ASSERT(cand->node != 0);
-    pol_heap_take(p, &p->order, id);
-    pol_heap_take(p, &p->timers, id);
+    pol_heap_take(&p->order, id);
+    pol_heap_take(&p->timers, id);
     p->by_node[cand->node] = 0;
     cand->node = 0;
     cand->snapshot = 0;

@@ -27,10 +27,11 @@ static sc_status cand_verify(const struct sc_policy *p, uint32_t id)
         return SC_FAIL(SC_ERR_CORRUPT, "(1) node %u does not name candidate %u", c->node, id);
     }
     bool in = c->node != 0 && p->options.order != SC_POLICY_TREE;
-    if (in != (c->place != 0) || (c->place && p->order.items[c->place - 1].id != id)) {
-        return SC_FAIL(SC_ERR_CORRUPT, "(1) candidate %u and its place %u", id, c->place);
+    uint32_t place = p->order.places[id], timer = p->timers.places[id];
+    if (in != (place != 0) || (place && p->order.items[place - 1].id != id)) {
+        return SC_FAIL(SC_ERR_CORRUPT, "(1) candidate %u and its place %u", id, place);
     }
-    if (c->timer_place && (c->node == 0 || p->timers.items[c->timer_place - 1].id != id)) {
+    if (timer && (c->node == 0 || p->timers.items[timer - 1].id != id)) {
         return SC_FAIL(SC_ERR_CORRUPT, "(1) candidate %u and its timer", id);
     }
     return links_verify(p, id);
@@ -43,7 +44,7 @@ sc_status sc_policy_verify(const struct sc_policy *p)
     for (uint32_t id = 1; id <= p->cand_used; id++) {
         if (!pol_cand(p, id)->live) continue;
         live++;
-        resident += pol_cand(p, id)->place != 0;
+        resident += p->order.places[id] != 0;
         SC_TRY(cand_verify(p, id));
     }
     if (live != p->cand_count || resident != p->order.count) {
