@@ -84,6 +84,22 @@ static sc_status options_check(const struct sc_policy_options *o)
     return SC_OK;
 }
 
+/* What only the order 'gittins' needs. */
+static bool learning_create(struct sc_policy *p)
+{
+    const struct sc_policy_options *options = &p->options;
+    uint32_t ghosts = options->ghost_max ? options->ghost_max : GHOSTS_DEFAULT;
+    uint32_t samples = options->sample_count ? options->sample_count : SAMPLES_DEFAULT;
+    if (!pol_ghosts_create(p, ghosts) || !pol_cands_reserve(p, ghosts / GHOSTS_PER_CAND)) return false;
+    p->model = sc_heap_calloc(&p->heap, 1, sizeof *p->model);
+    if (!p->model) return false;
+    pol_model_init(p->model);
+    p->model->ring = sc_heap_calloc(&p->heap, samples, sizeof *p->model->ring);
+    p->model->cap = samples;
+    p->bytes += sizeof *p->model + samples * sizeof *p->model->ring;
+    return p->model->ring != NULL;
+}
+
 sc_status sc_policy_create(const struct sc_policy_options *options, struct sc_policy **policy_out)
 {
     SC_REQUIRE(options != NULL && policy_out != NULL);
@@ -95,21 +111,9 @@ sc_status sc_policy_create(const struct sc_policy_options *options, struct sc_po
     p->heap = heap;
     p->options = *options;
     p->bytes = sizeof *p;
-    p->ghost_max = options->ghost_max ? options->ghost_max : 1u << 20;
-    if (options->order == SC_POLICY_GITTINS) {
-        uint32_t cap = options->sample_count ? options->sample_count : SAMPLES_DEFAULT;
-        p->model = sc_heap_calloc(&p->heap, 1, sizeof *p->model);
-        struct sample *ring = sc_heap_calloc(&p->heap, cap, sizeof *ring);
-        if (!p->model || !ring) {
-            sc_heap_free(&p->heap, ring, cap * sizeof *ring);
-            sc_heap_free(&p->heap, p->model, sizeof *p->model);
-            sc_heap_free(&heap, p, sizeof *p);
-            return SC_FAIL(SC_ERR_NO_MEMORY, "no memory for the statistics");
-        }
-        pol_model_init(p->model);
-        p->model->ring = ring;
-        p->model->cap = cap;
-        p->bytes += sizeof *p->model + cap * sizeof *ring;
+    if (options->order == SC_POLICY_GITTINS && !learning_create(p)) {
+        sc_policy_destroy(p);
+        return SC_FAIL(SC_ERR_NO_MEMORY, "no memory for the statistics");
     }
     *policy_out = p;
     return SC_OK;
@@ -118,22 +122,22 @@ sc_status sc_policy_create(const struct sc_policy_options *options, struct sc_po
 void sc_policy_destroy(struct sc_policy *p)
 {
     if (!p) return;
-    struct sc_heap heap = p->heap;
+    struct sc_heap *heap = &p->heap;
     if (p->model) {
-        sc_heap_free(&heap, p->model->ring, p->model->cap * sizeof *p->model->ring);
-        sc_heap_free(&heap, p->model, sizeof *p->model);
+        sc_heap_free(heap, p->model->ring, p->model->cap * sizeof *p->model->ring);
+        sc_heap_free(heap, p->model, sizeof *p->model);
     }
-    sc_heap_free(&heap, p->ghosts, p->ghost_cap * sizeof *p->ghosts);
-    if (p->table) sc_heap_free(&heap, p->table, ((size_t)p->table_mask + 1) * sizeof *p->table);
-    sc_heap_free(&heap, p->cands, p->cand_cap * sizeof *p->cands);
-    sc_heap_free(&heap, p->by_node, p->by_node_cap * sizeof *p->by_node);
-    sc_heap_free(&heap, p->path, p->path_cap * sizeof *p->path);
-    sc_heap_free(&heap, p->aside, p->aside_cap * sizeof *p->aside);
-    sc_heap_free(&heap, p->order.items, p->order.cap * sizeof *p->order.items);
-    sc_heap_free(&heap, p->timers.items, p->timers.cap * sizeof *p->timers.items);
-    sc_heap_free(&heap, p->order.places, p->order.place_cap * sizeof *p->order.places);
-    sc_heap_free(&heap, p->timers.places, p->timers.place_cap * sizeof *p->timers.places);
-    sc_heap_free(&heap, p, sizeof *p);
+    pol_ghosts_destroy(p);
+    sc_heap_free(heap, p->cands, p->cand_cap * sizeof *p->cands);
+    sc_heap_free(heap, p->by_node, p->by_node_cap * sizeof *p->by_node);
+    sc_heap_free(heap, p->path, p->path_cap * sizeof *p->path);
+    sc_heap_free(heap, p->aside, p->aside_cap * sizeof *p->aside);
+    sc_heap_free(heap, p->order.items, p->order.cap * sizeof *p->order.items);
+    sc_heap_free(heap, p->order.places, p->order.place_cap * sizeof *p->order.places);
+    sc_heap_free(heap, p->timers.items, p->timers.cap * sizeof *p->timers.items);
+    sc_heap_free(heap, p->timers.places, p->timers.place_cap * sizeof *p->timers.places);
+    struct sc_heap own = p->heap;
+    sc_heap_free(&own, p, sizeof *p);
 }
 
 /* --- a request --- */
@@ -160,8 +164,7 @@ sc_status sc_policy_begin(struct sc_policy *p, struct sc_policy_path *path)
     SC_TRY(path_check(p, path));
     if (!pol_cands_reserve(p, path->point_cap) ||
         (p->model &&
-            (!pol_grow(p, (void **)&p->path, &p->path_cap, path->block_count, sizeof *p->path) ||
-                !pol_ghosts_reserve(p, path->block_count)))) {
+            !pol_grow(p, (void **)&p->path, &p->path_cap, path->block_count, sizeof *p->path))) {
         return SC_FAIL(SC_ERR_NO_MEMORY, "no memory to learn from a request");
     }
     p->requests++;
@@ -181,6 +184,7 @@ sc_status sc_policy_begin(struct sc_policy *p, struct sc_policy_path *path)
         path->turn_count = path->point_count;
         return SC_OK;
     }
+    pol_ghosts_expire(p, path->block_count);
     pol_learn(p, path);
     if (path->linear && path->used != 0 && path->used == path->wanted) {
         uint32_t up = pol_up(p, path->state_node);

@@ -34,6 +34,8 @@ enum {
     LEVEL_MAX = 16,              /* 2^-4 .. 2^4 */
     INDEX_LEVELS = 2 * LEVEL_MAX + 1,
     CHILD_WALK_MAX = 64,         /* nodes visited below a new snapshot to correct their values */
+    GHOSTS_DEFAULT = 1 << 18,
+    GHOSTS_PER_CAND = 16,        /* candidates for which there is room from the start */
     SAMPLES_DEFAULT = 8000,
     FIT_DEFAULT = 100,
     FIT_GROWTH = 40,             /* a 40th of the requests so far, where that is more */
@@ -116,8 +118,8 @@ struct model {
 struct sc_policy {
     struct sc_heap heap;
     struct sc_policy_options options;
-    struct ghost *ghosts; /* [ghost_cap], 0 is none */
-    uint32_t ghost_cap, ghost_count, ghost_free, ghost_hand, ghost_max, ghost_used;
+    struct ghost *ghosts; /* [ghost_max + 1], 0 is none */
+    uint32_t ghost_count, ghost_free, ghost_hand, ghost_max, ghost_used;
     bool ghosts_forgotten;
     uint32_t *table;      /* hash -> ghost */
     uint32_t table_mask;
@@ -144,7 +146,9 @@ bool pol_cands_reserve(struct sc_policy *p, uint64_t more);
 bool pol_node_reserve(struct sc_policy *p, uint32_t node);
 uint32_t pol_cand_new(struct sc_policy *p);
 void pol_cand_free(struct sc_policy *p, uint32_t id);
-bool pol_ghosts_reserve(struct sc_policy *p, uint64_t more);
+bool pol_ghosts_create(struct sc_policy *p, uint32_t max);
+void pol_ghosts_destroy(struct sc_policy *p);
+void pol_ghosts_expire(struct sc_policy *p, uint64_t room);
 uint32_t pol_ghost_find(const struct sc_policy *p, uint64_t hash);
 uint32_t pol_ghost_add(struct sc_policy *p, uint64_t hash, uint32_t parent);
 static inline struct cand *pol_cand(const struct sc_policy *p, uint32_t id)

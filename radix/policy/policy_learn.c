@@ -123,10 +123,10 @@ static void learn_wanted(struct sc_policy *p, struct sc_policy_path *path, struc
 static void learn_path(struct sc_policy *p, struct sc_policy_path *path, struct seen *seen)
 {
     uint32_t known = 0;
-    for (uint32_t k = 0; p->table && k < seen->blocks; k++) {
+    for (uint32_t k = 0; k < seen->blocks; k++) {
         __builtin_prefetch(&p->table[(uint32_t)path->hashes[k] & p->table_mask]);
     }
-    for (uint32_t k = 0; p->table && k < seen->blocks; k++) {
+    for (uint32_t k = 0; k < seen->blocks; k++) {
         __builtin_prefetch(&p->ghosts[p->table[(uint32_t)path->hashes[k] & p->table_mask]]);
     }
     for (; known < seen->blocks; known++) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Candidates and ghosts: slabs that grow by doubling, a table from hash to ghost.
+/* Candidates (a slab that doubles), ghosts (as many as there may be), a table from hash to ghost.
  *
  * A ghost is a block of a prompt and all before it, known by hash alone: it outlives what was
  * stored there. At `ghost_max` the clock hand forgets those that no request has passed since the
@@ -123,8 +123,8 @@ static void ghost_forget(struct sc_policy *p, uint32_t id)
     p->ghost_count--;
 }
 
-/* The hand passes once over what was touched since its last turn. */
-static void ghosts_expire(struct sc_policy *p, uint64_t room)
+/* Makes room for so many. The hand passes once over what was touched since its last turn. */
+void pol_ghosts_expire(struct sc_policy *p, uint64_t room)
 {
     uint64_t turns = 0;
     while (p->ghost_count > 0 && p->ghost_count + room > p->ghost_max &&
@@ -140,32 +140,27 @@ static void ghosts_expire(struct sc_policy *p, uint64_t room)
     }
 }
 
-bool pol_ghosts_reserve(struct sc_policy *p, uint64_t more)
+/* All the room there will ever be: growing would cost more than looking up. */
+bool pol_ghosts_create(struct sc_policy *p, uint32_t max)
 {
-    uint64_t need = (uint64_t)p->ghost_count + more + 1;
-    if (need > (uint64_t)p->ghost_max + 1) need = (uint64_t)p->ghost_max + 1;
-    if (!pol_grow(p, (void **)&p->ghosts, &p->ghost_cap, need, sizeof *p->ghosts)) return false;
-    uint64_t slots = p->table ? (uint64_t)p->table_mask + 1 : 0;
-    if (2 * need > slots) {
-        uint64_t grown = slots ? slots : 128;
-        while (grown < 2 * need) grown *= 2;
-        uint32_t *table = sc_heap_calloc(&p->heap, grown, sizeof *table);
-        if (!table) return false;
-        if (p->table) sc_heap_free(&p->heap, p->table, slots * sizeof *table);
-        p->bytes += (grown - slots) * sizeof *table;
-        p->table = table;
-        p->table_mask = (uint32_t)(grown - 1);
-        for (uint32_t i = 1; i <= p->ghost_used; i++) {
-            if (p->ghosts[i].live) table_put(p, i);
-        }
-    }
-    ghosts_expire(p, more);
-    return true;
+    uint64_t slots = 128;
+    while (slots < 2 * (uint64_t)max) slots *= 2;
+    p->ghosts = sc_heap_calloc(&p->heap, (size_t)max + 1, sizeof *p->ghosts);
+    p->table = sc_heap_calloc(&p->heap, slots, sizeof *p->table);
+    p->table_mask = (uint32_t)(slots - 1);
+    p->ghost_max = max;
+    p->bytes += ((size_t)max + 1) * sizeof *p->ghosts + slots * sizeof *p->table;
+    return p->ghosts && p->table;
+}
+
+void pol_ghosts_destroy(struct sc_policy *p)
+{
+    sc_heap_free(&p->heap, p->ghosts, ((size_t)p->ghost_max + 1) * sizeof *p->ghosts);
+    sc_heap_free(&p->heap, p->table, ((size_t)p->table_mask + 1) * sizeof *p->table);
 }
 
 uint32_t pol_ghost_find(const struct sc_policy *p, uint64_t hash)
 {
-    if (!p->table) return 0;
     uint32_t at = (uint32_t)hash & p->table_mask;
     for (; p->table[at] != 0; at = (at + 1) & p->table_mask) {
         if (p->ghosts[p->table[at]].hash == hash) return p->table[at];
@@ -180,7 +175,7 @@ uint32_t pol_ghost_add(struct sc_policy *p, uint64_t hash, uint32_t parent)
         p->ghost_free = p->ghosts[id].next_free;
     } else {
         id = ++p->ghost_used;
-        SC_ASSERT(id < p->ghost_cap);
+        SC_ASSERT(id <= p->ghost_max);
     }
     p->ghosts[id] = (struct ghost){.hash = hash, .live = true};
     if (parent) p->ghosts[parent].children++;

@@ -29,7 +29,7 @@
 #include "policy_internal.h"
 
 static const double SHRINK = 10.0, STRATUM_PRIOR = 3.0, DAMP = 0.35;
-enum { SWEEPS = 3, SWEEPS_LATER = 2, FITS_EARLY = 50 };
+enum { SWEEPS = 3, SWEEPS_LATER = 1, FITS_EARLY = 50 };
 
 /* 0 1 2 3 4 and then 2^(k/2) cut to whole seconds; the last bucket is as wide as its start. */
 const double pol_age_edge[AGES + 1] = {0, 1, 2, 3, 4, 5, 8, 11, 16, 22, 32, 45, 64, 90, 128, 181,

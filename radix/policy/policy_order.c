@@ -35,6 +35,7 @@ static void sift(struct order_heap *heap, uint32_t at, struct heap_item item)
 void pol_heap_put(struct order_heap *heap, uint32_t id, uint64_t key)
 {
     uint32_t place = heap->places[id];
+    if (place != 0 && heap->items[place - 1].key == key) return;
     if (place == 0) {
         SC_ASSERT(heap->count < heap->cap);
         place = ++heap->count;

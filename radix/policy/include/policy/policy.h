@@ -79,7 +79,7 @@ struct sc_policy_options {
     uint32_t block_tokens;    /* tokens per hash; a multiple of the page */
     uint32_t near_tokens;
     uint32_t interval_tokens; /* multiple of block_tokens */
-    uint32_t ghost_max;       /* blocks remembered; 0: 1,048,576 */
+    uint32_t ghost_max;       /* blocks remembered, 32 bytes each from the start; 0: 262,144 */
     double marconi_alpha;
     bool spare_paths;         /* snapshots on locked paths are no victims */
     uint32_t fit_every;       /* requests; 0: default */
