@@ -223,14 +223,18 @@ def traces_are_served_and_checked():
 
 def main():
     failed = 0
-    for function in TESTS:
+    tests = TESTS
+    if SCALE < 100:  # a sanitizer build: each way through the code once, not every combination
+        tests = [usage_errors_end_with_2_and_a_reason, text_report_has_what_was_promised,
+                 too_few_pages_preempt_and_change_no_bit, sabotage_is_noticed]
+    for function in tests:
         try:
             function()
             print("ok", function.__name__, flush=True)
         except AssertionError as problem:
             failed += 1
             print("NOT OK", function.__name__, problem, flush=True)
-    print(f"{len(TESTS) - failed} passed, {failed} failed, 0 skipped")
+    print(f"{len(tests) - failed} passed, {failed} failed, {len(TESTS) - len(tests)} skipped")
     return 1 if failed else 0
 
 

@@ -169,7 +169,9 @@ static void sink_snapshot(void *ctx, uint32_t snapshot, enum sc_radix_cause caus
     page->snapshot = 0;
     page->tombstone = true;
     w->gone_snapshots++;
-    if (w->cause == SC_RADIX_CAUSE_ASKED && !w->ordered && !w->with_kv) {
+    bool alone = (w->cause == SC_RADIX_CAUSE_ASKED && !w->ordered) ||
+        w->cause == SC_RADIX_CAUSE_SUPERSEDED;
+    if (alone && !w->with_kv) {
         struct prefix prefix = page->prefix;
         barren_remove_model(w, &prefix);
     }

@@ -209,7 +209,7 @@ START_TEST(report_08__the_same_prompt_again_and_again)
     sc_answer answer = rig_lookup(&rig, tokens, 1000);
     ck_assert_uint_eq(answer.state_len[SC_TIER_DEVICE], 0);
     ck_assert_uint_eq(answer.branch_len, 992);
-    ck_assert_int_eq(answer.reason, SC_REASON_NO_STATE);
+    ck_assert_int_eq(answer.reason, SC_REASON_BEYOND);
     ck_assert_uint_eq(rig_serve(&rig, tokens, 1000, 1000, SC_RELEASE_DISCARD), 0);
     ck_assert_uint_eq(rig_serve(&rig, tokens, 1000, 1000, SC_RELEASE_DISCARD), 992);
     ck_assert_uint_eq(state_len(1001), 1000);

@@ -481,6 +481,10 @@ START_TEST(copy__refuses_null_and_out_of_range)
     ck_assert_int_eq(sc_state_copy(from, ok, NULL, ok, 2), SC_ERR_INVALID);
     ck_assert_int_eq(sc_state_copy(from, NULL, to, ok, 2), SC_ERR_INVALID);
     ck_assert_int_eq(sc_state_copy(from, ok, to, NULL, 2), SC_ERR_INVALID);
+    ck_assert_int_eq(sc_state_copy_async(NULL, ok, to, ok, 2, NULL), SC_ERR_INVALID);
+    ck_assert_int_eq(sc_state_copy_async(from, ok, NULL, ok, 2, NULL), SC_ERR_INVALID);
+    ck_assert_int_eq(sc_state_copy_async(from, NULL, to, ok, 2, NULL), SC_ERR_INVALID);
+    ck_assert_int_eq(sc_state_copy_async(from, ok, to, NULL, 2, NULL), SC_ERR_INVALID);
     /* the bad id stands in the last row: the first is not copied either */
     const int32_t negative[2] = {-2, INT32_MIN}, beyond[2] = {6, INT32_MAX}, null_slot[2] = {1, 0};
     for (uint32_t i = 0; i < 2; i++) {

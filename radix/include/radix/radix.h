@@ -155,7 +155,8 @@ sc_status sc_radix_insert(struct sc_radix *radix, const struct sc_radix_insert *
     struct sc_radix_inserted *inserted_out);
 
 /* Drops the snapshot of a node, which becomes a tombstone; a tail is gone: SC_ERR_BUSY while
- * locked, SC_ERR_NOT_FOUND if it has none. (Snapshots are attached by sc_radix_insert.) */
+ * locked, SC_ERR_NOT_FOUND if it has none. (Snapshots are attached by sc_radix_insert.) Without KV,
+ * nodes that nothing can be resumed from any more go too. */
 sc_status sc_radix_snapshot_drop(struct sc_radix *radix, sc_node node,
     const struct sc_radix_sink *sink);
 /* Frees what exceeds the cap on the path that ends at `node`: shallowest ancestors first, never a
