@@ -115,6 +115,7 @@ static void cache_free(sc_cache *cache)
     sc_heap_free(heap, cache->scratch_status, saves * sizeof *cache->scratch_status);
     sc_heap_free(heap, cache->scratch_order, saves * sizeof *cache->scratch_order);
     sc_heap_free(heap, cache->scratch_publish, saves * sizeof *cache->scratch_publish);
+    sc_heap_free(heap, cache->pending, cache->pending_cap * sizeof *cache->pending);
     sc_heap_free(heap, cache->drain.ids, cache->drain.cap * sizeof *cache->drain.ids);
     struct sc_heap own = cache->heap;
     sc_heap_free(&own, cache, sizeof *cache);
@@ -211,14 +212,18 @@ static sc_status lookup_one(const sc_cache *cache, const sc_key *key, sc_answer 
     uint32_t len_max = 0;
     SC_TRY(sc_engine_key_check(cache, key, &len_max));
     struct sc_radix_match match;
+    const struct space *space = sc_engine_space(cache, key->ns);
     const struct sc_radix_key path = {key->tokens, key->token_count, key->marks, key->mark_count};
-    uint32_t space = sc_engine_space(cache, key->ns)->radix_space;
-    SC_TRY(sc_radix_match(cache->radix, space, &path, len_max, &match));
-    uint32_t beyond = sc_engine_state_beyond(cache, &path, space, &match, len_max);
+    SC_TRY(sc_radix_match(cache->radix, space->radix_space, &path, len_max, &match));
     answer->kv_len = cache->options.without_kv ? match.state_len : match.kv_len;
     answer->branch_len = match.branch_len;
     answer->state_len[SC_TIER_DEVICE] = match.state_len;
+    uint32_t beyond =
+        sc_engine_state_beyond(cache, &path, space->radix_space, &match, len_max);
     answer->reason = sc_engine_reason(cache, &match, len_max, beyond);
+    answer->pending_len = sc_engine_pending_find(cache, space, key, match.state_len, len_max,
+        &answer->pending_step);
+    if (answer->pending_len > 0) answer->reason = SC_REASON_PENDING;
     return SC_OK;
 }
 

@@ -162,9 +162,11 @@ struct lease {
     uint32_t resume_slot; /* until the first commit */
     sc_save_kind resume_kind;
     sc_reason reason;
+    uint32_t external_len; /* what the engine fills, until it did */
+    struct sc_snapshot_hints hints, resume_hints;
+    uint32_t breakpoints[SC_BREAKPOINTS_MAX], breakpoint_count; /* to be saved: grid points */
     uint32_t branch_len;  /* to be saved; 0: none, or passed */
     uint32_t prompt_end;  /* position to be saved for the prompt; 0: none */
-    bool prompt_inserted; /* the tree has been offered the prompt */
 
     struct sc_stretch *history;
     uint32_t history_count, history_cap;
@@ -197,9 +199,17 @@ struct lease {
     uint32_t own_tail_snapshot, own_tail_len;
 
     uint32_t row[SC_DEPTH_MAX]; /* its row in each step in flight (by index), or NO_ROW */
+    struct lease *next;   /* of those that are being made */
     enum sc_release end_how; /* DRAINING: what to do when its last step ends */
     uint32_t end_len;
     UT_hash_handle hh;    /* in sc_cache.leases */
+};
+
+/* A position that a lease means to save, and has not reached. */
+struct pending {
+    const struct lease *lease;
+    uint32_t position;
+    int32_t last; /* the token before it: tells most keys apart */
 };
 
 struct step_save {
@@ -265,6 +275,8 @@ struct sc_cache {
     struct step steps[SC_DEPTH_MAX]; /* [depth_max], in no order */
     sc_step step_newest;             /* number of the newest plan that was not taken back */
     uint64_t plan_count;
+    struct pending *pending; /* in no order */
+    uint32_t pending_count, pending_cap;
     struct drain drain;
     uint64_t kv_inside;       /* ids handed in and not drained */
     uint64_t kv_held;         /* of these, with leases: HELD and DUPLICATE */
@@ -295,6 +307,8 @@ sc_status sc_engine_lease_find(const sc_cache *cache, sc_lease handle, struct le
 sc_status sc_engine_marks_reserve(sc_cache *cache, struct lease *lease, uint32_t count);
 /* Strictly ascending within [from, to): SC_ERR_INVALID. */
 sc_status sc_engine_marks_check(const sc_mark *marks, uint32_t count, uint32_t from, uint32_t to);
+/* Room for so many stretches in all. */
+sc_status sc_engine_history_reserve(sc_cache *cache, struct lease *lease, uint32_t count);
 /* Room for so many tokens in all. */
 sc_status sc_engine_tokens_reserve(sc_cache *cache, struct lease *lease, uint32_t count);
 sc_status sc_engine_key_check(const sc_cache *cache, const sc_key *key, uint32_t *len_max_out);
@@ -303,8 +317,32 @@ uint32_t sc_engine_state_beyond(const sc_cache *cache, const struct sc_radix_key
 sc_reason sc_engine_reason(const sc_cache *cache, const struct sc_radix_match *match,
     uint32_t len_max, uint32_t beyond);
 void sc_engine_lease_free(sc_cache *cache, struct lease *lease);
+/* A lease of these tokens and this history, with two receipts of nothing, known by its id; without
+ * slots. */
+sc_status sc_engine_lease_create(sc_cache *cache, const sc_key *key,
+    const struct sc_stretch *history, uint32_t history_count, struct lease **lease_out);
+/* Undoes the same. */
+void sc_engine_lease_destroy(sc_cache *cache, struct lease *lease);
+/* A working slot and one of the extras: both or none. May evict. */
+sc_status sc_engine_take_slots(sc_cache *cache, struct lease *lease);
+void sc_engine_give_slots(sc_cache *cache, struct lease *lease);
+/* It is alive from here on. */
+void sc_engine_lease_enter(sc_cache *cache, struct lease *lease, struct space *space);
+/* The node of the whole pages before a state at `len`, which is at `node`. */
+sc_node sc_engine_above_tail(const sc_cache *cache, sc_node node, uint32_t len);
 /* Makes room for `count` more ids and one more stretch, without changing what is there. */
 sc_status sc_engine_lease_reserve(sc_cache *cache, struct lease *lease, uint32_t kv_count);
+
+/* pending.c */
+/* Room for what so many leases more may mean to save. */
+sc_status sc_engine_pending_reserve(sc_cache *cache, uint32_t leases);
+void sc_engine_pending_add(sc_cache *cache, const struct lease *lease);
+/* Forgets positions of the lease up to `len`. */
+void sc_engine_pending_pass(sc_cache *cache, const struct lease *lease, uint32_t len);
+/* The longest prefix of the key beyond `len` that a lease means to save, 0: none; and the step in
+ * flight that computes it, 0: not planned. */
+uint32_t sc_engine_pending_find(const sc_cache *cache, const struct space *space,
+    const sc_key *key, uint32_t len, uint32_t len_max, sc_step *step_out);
 
 /* lease_change.c */
 /* Keeps what is to be kept, gives the rest back and frees the lease. Cannot fail. */
@@ -338,6 +376,7 @@ struct offer {
     uint32_t count;
     bool keep_last;
     int32_t tail_kv;
+    bool tail_outside; /* the id is not the cache's yet, nor by this call */
 };
 void sc_engine_publish(sc_cache *cache, struct lease *lease, const struct offer *offer,
     struct published *published_out);
@@ -347,6 +386,11 @@ static inline bool sc_engine_end_savable(const sc_cache *cache, uint32_t len, in
     if (len % cache->page == 0) return true;
     return cache->options.tails && (cache->options.without_kv || tail_kv >= 0);
 }
+/* The slot with the state at the committed length becomes a snapshot, which the lease then reads,
+ * if the tree takes it; `fresh` is written next (given back else). For a lease without steps out.
+ * A `tail_kv` is the tree's then, but counted by the caller. */
+void sc_engine_freeze_now(sc_cache *cache, struct lease *lease, sc_save_kind kind, sc_slot fresh,
+    int32_t tail_kv, struct published *published_out);
 /* Drops what the lease has saved on the path to `node` beyond `len` and nobody used. */
 void sc_engine_drop_beyond(sc_cache *cache, struct lease *lease, sc_node node, uint32_t len);
 /* Drops the lease's newest decode snapshot, at or below `node`, if nobody used it. */

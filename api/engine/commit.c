@@ -178,7 +178,7 @@ static void publish_row(sc_cache *cache, const struct step *step, struct step_ro
     }
     if (frozen) saves[count++] = (struct step_save){0, len, row->freeze_kind, row->dest};
     if (count == 0 && !prompt_done) return;
-    struct offer offer = {len, saves, count, frozen, tail_kv};
+    struct offer offer = {len, saves, count, frozen, tail_kv, false};
     struct published published;
     sc_engine_publish(cache, lease, &offer, &published);
     bool decode = count > 0 && saves[count - 1].kind == SC_KIND_DECODE;
@@ -226,6 +226,7 @@ static void keep_row(sc_cache *cache, const struct step *step, struct step_row *
     source_drop(cache, lease);
     lease->source = row->dest;
     publish_row(cache, step, row, from, tail_kv);
+    sc_engine_pending_pass(cache, lease, lease->len);
     if (lease->branch_len <= lease->len) lease->branch_len = 0;
 }
 
@@ -339,6 +340,7 @@ static void take_back(sc_cache *cache, const struct step *step, struct step_row 
 static void lose_row(sc_cache *cache, const struct step *step, struct step_row *row)
 {
     row->lease->lost = row->lease->overrun = true;
+    sc_engine_pending_pass(cache, row->lease, UINT32_MAX);
     drop_saves(cache, step, row, row->lease->flights > 0);
 }
 

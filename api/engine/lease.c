@@ -110,7 +110,7 @@ sc_status sc_engine_marks_reserve(sc_cache *cache, struct lease *lease, uint32_t
     return SC_OK;
 }
 
-static sc_status history_reserve(sc_cache *cache, struct lease *lease, uint32_t count)
+sc_status sc_engine_history_reserve(sc_cache *cache, struct lease *lease, uint32_t count)
 {
     SC_TRY(sc_engine_reserve_scratch(cache, 1, count));
     if (count <= lease->history_cap) return SC_OK;
@@ -125,7 +125,7 @@ static sc_status history_reserve(sc_cache *cache, struct lease *lease, uint32_t 
 
 sc_status sc_engine_lease_reserve(sc_cache *cache, struct lease *lease, uint32_t kv_count)
 {
-    SC_TRY(history_reserve(cache, lease, lease->history_count + 1));
+    SC_TRY(sc_engine_history_reserve(cache, lease, lease->history_count + 1));
     uint32_t need = lease->kv_count + kv_count;
     if (need <= lease->kv_cap) return SC_OK;
     uint32_t cap = need + need / 2 + 16;
@@ -147,33 +147,24 @@ sc_status sc_engine_lease_reserve(sc_cache *cache, struct lease *lease, uint32_t
     return SC_OK;
 }
 
-/* ---- acquire ---- */
+/* ---- creation ---- */
 
-static sc_status lease_new(sc_cache *cache, const sc_key *key, const struct sc_snapshot_info *hit,
-    struct lease **lease_out)
+static sc_status lease_copy(sc_cache *cache, const sc_key *key, const struct sc_stretch *history,
+    uint32_t history_count, struct lease *lease)
 {
-    struct lease *lease = sc_heap_calloc(&cache->heap, 1, sizeof *lease);
-    if (!lease) return SC_FAIL(SC_ERR_NO_MEMORY, "no memory for a lease");
-    sc_status status = sc_engine_tokens_reserve(cache, lease, key->token_count);
-    if (status == SC_OK) status = sc_engine_marks_reserve(cache, lease, key->mark_count);
-    if (status == SC_OK) status = history_reserve(cache, lease, hit->history_count + 1);
-    if (status != SC_OK) {
-        sc_engine_lease_free(cache, lease);
-        return status;
-    }
+    SC_TRY(sc_engine_tokens_reserve(cache, lease, key->token_count));
+    SC_TRY(sc_engine_marks_reserve(cache, lease, key->mark_count));
+    SC_TRY(sc_engine_history_reserve(cache, lease, history_count + 1));
     memcpy(lease->tokens, key->tokens, key->token_count * sizeof *lease->tokens);
     lease->token_count = lease->prompt_len = key->token_count;
     if (key->mark_count > 0) {
         memcpy(lease->marks, key->marks, key->mark_count * sizeof *lease->marks);
     }
     lease->mark_count = key->mark_count;
-    if (hit->history_count > 0) {
-        memcpy(lease->history, hit->history, hit->history_count * sizeof *lease->history);
-    }
-    lease->history_count = hit->history_count;
+    if (history_count > 0) memcpy(lease->history, history, history_count * sizeof *history);
+    lease->history_count = history_count;
     lease->tail_kv = lease->end_tail = -1;
     for (uint32_t i = 0; i < SC_DEPTH_MAX; i++) lease->row[i] = NO_ROW;
-    *lease_out = lease;
     return SC_OK;
 }
 
@@ -192,60 +183,42 @@ static sc_status lease_register(sc_cache *cache, struct lease *lease)
     return SC_OK;
 }
 
-/* Where this lease saves: see SC_SAVE_ in cache.h. */
-static void plan_positions(const sc_cache *cache, struct lease *lease,
-    const struct sc_radix_match *match)
+sc_status sc_engine_lease_create(sc_cache *cache, const sc_key *key,
+    const struct sc_stretch *history, uint32_t history_count, struct lease **lease_out)
 {
-    if (cache->options.save_flags & SC_SAVE_BRANCH) lease->branch_len = match->branch_len;
-    if (cache->options.save_flags & SC_SAVE_PROMPT_END) {
-        bool exact = lease->prompt_len % cache->page == 0 || cache->options.tails;
-        uint32_t unit = exact ? 1 : cache->grid;
-        uint32_t end = lease->prompt_len - lease->prompt_len % unit;
-        lease->prompt_end = end > lease->resume_len ? end : 0;
-    }
+    SC_TRY(sc_engine_pending_reserve(cache, 1));
+    struct lease *lease = sc_heap_calloc(&cache->heap, 1, sizeof *lease);
+    if (!lease) return SC_FAIL(SC_ERR_NO_MEMORY, "no memory for a lease");
+    sc_status status = lease_copy(cache, key, history, history_count, lease);
+    if (status != SC_OK) goto out_lease;
+    status = lease_register(cache, lease);
+    if (status != SC_OK) goto out_lease;
+    status = sc_radix_lock(cache->radix, SC_NODE_NONE, SC_RADIX_LOCK_KV, &lease->path);
+    if (status != SC_OK) goto out_table;
+    status = sc_radix_lock(cache->radix, SC_NODE_NONE, SC_RADIX_LOCK_STATE, &lease->pin);
+    if (status != SC_OK) goto out_path;
+    *lease_out = lease;
+    return SC_OK;
+out_path:
+    (void)sc_radix_unlock(cache->radix, lease->path);
+out_table:
+    HASH_DEL(cache->leases, lease);
+out_lease:
+    sc_engine_lease_free(cache, lease);
+    return status;
 }
 
-/* The last step: nothing fails after it. */
-static void lease_start(sc_cache *cache, struct lease *lease, struct space *space,
-    const struct sc_radix_match *match, const struct sc_snapshot_info *hit, uint32_t len_max,
-    uint32_t beyond)
+void sc_engine_lease_destroy(sc_cache *cache, struct lease *lease)
 {
-    sc_reason reason = sc_engine_reason(cache, match, len_max, beyond);
-    sc_cache_stats *stats = &cache->stats;
-    if (++cache->generation == 0) cache->generation = 1;
-    lease->generation = cache->generation;
-    cache->lease_id = lease->id;
-    cache->lease_count++;
-    lease->space = space;
-    space->lease_count++;
-    lease->len = lease->resume_len = match->state_len;
-    uint32_t whole = sc_engine_page_floor(cache, match->state_len);
-    lease->inserted_len = cache->options.without_kv ? 0 : whole;
-    lease->tail_kv = match->tail_kv;
-    lease->kv_base = cache->options.without_kv ? 0 : match->state_len / cache->page;
-    lease->reason = reason;
-    lease->source = SC_SLOT_NULL;
-    if (match->state_len > 0) {
-        lease->source = hit->slot;
-        lease->pinned = true;
-        lease->resume_slot = hit->slot.id;
-        lease->resume_kind = (sc_save_kind)hit->kind;
-        sc_registry_count_hit(cache->registry, match->snapshot);
-        stats->resumed++;
-        stats->resumed_by_kind[hit->kind]++;
-    }
-    lease->next_source = lease->source;
-    lease->next_dest = lease->working;
-    sc_engine_issue(cache, lease);
-    plan_positions(cache, lease, match);
-    sc_radix_touch(cache->radix, match);
-    stats->acquired++;
-    stats->tokens_asked += lease->prompt_len;
-    stats->tokens_hit += match->state_len;
-    stats->reason_count[reason]++;
+    sc_status status = sc_radix_unlock(cache->radix, lease->pin);
+    SC_ASSERT(status == SC_OK); /* (10) */
+    status = sc_radix_unlock(cache->radix, lease->path);
+    SC_ASSERT(status == SC_OK);
+    HASH_DEL(cache->leases, lease);
+    sc_engine_lease_free(cache, lease);
 }
 
-static sc_status take_slots(sc_cache *cache, struct lease *lease)
+sc_status sc_engine_take_slots(sc_cache *cache, struct lease *lease)
 {
     if (cache->options.extras) {
         SC_TRY(sc_engine_extra_take(cache, &lease->extra));
@@ -257,8 +230,29 @@ static sc_status take_slots(sc_cache *cache, struct lease *lease)
     return status;
 }
 
-/* The node of the whole pages before a state at `len`. */
-static sc_node above_tail(const sc_cache *cache, sc_node node, uint32_t len)
+void sc_engine_give_slots(sc_cache *cache, struct lease *lease)
+{
+    sc_engine_slot_free(cache->options.pool, lease->working);
+    if (cache->options.extras) sc_engine_slot_free(cache->options.extras, lease->extra);
+}
+
+void sc_engine_lease_enter(sc_cache *cache, struct lease *lease, struct space *space)
+{
+    if (++cache->generation == 0) cache->generation = 1;
+    lease->generation = cache->generation;
+    cache->lease_id = lease->id;
+    cache->lease_count++;
+    lease->space = space;
+    space->lease_count++;
+    lease->next_source = lease->source;
+    lease->next_dest = lease->working;
+    sc_engine_issue(cache, lease);
+    sc_engine_pending_add(cache, lease);
+    cache->stats.acquired++;
+    cache->stats.reason_count[lease->reason]++;
+}
+
+sc_node sc_engine_above_tail(const sc_cache *cache, sc_node node, uint32_t len)
 {
     struct sc_radix_node_info info = {0};
     if (cache->options.without_kv) return SC_NODE_NONE; /* no pages to hold */
@@ -268,34 +262,43 @@ static sc_node above_tail(const sc_cache *cache, sc_node node, uint32_t len)
     return info.parent;
 }
 
-/* Slots for a lease on its hit. Where no lease is alive and its own pin holds the last slot,
- * waiting for a release would be in vain: it starts cold then. */
-static sc_status take_slots_or_start_cold(sc_cache *cache, struct lease *lease,
-    struct sc_radix_match *match, uint32_t *beyond)
+/* ---- acquire ---- */
+
+static sc_status check_hints(const sc_hints *hints, uint32_t token_count)
 {
-    sc_status status = take_slots(cache, lease);
-    if (status != SC_ERR_NO_SLOT || match->state_len == 0 || cache->lease_count > 0) return status;
-    sc_engine_relock(cache, &lease->pin, SC_NODE_NONE, SC_RADIX_LOCK_STATE);
-    sc_engine_relock(cache, &lease->path, SC_NODE_NONE, SC_RADIX_LOCK_KV);
-    lease->history_count = 0;
-    *match = (struct sc_radix_match){.tail_kv = -1, .evicted_len = match->state_len};
-    *beyond = 0;
-    return take_slots(cache, lease);
+    const uint32_t flags = SC_HINT_CONTINUES | SC_HINT_OVER;
+    if (!hints) return SC_OK;
+    SC_REQUIRE((hints->flags & ~flags) == 0 && (hints->flags & flags) != flags);
+    SC_REQUIRE(hints->breakpoints || hints->breakpoint_count == 0);
+    SC_REQUIRE(hints->breakpoint_count <= SC_BREAKPOINTS_MAX);
+    uint32_t before = 0;
+    for (uint32_t i = 0; i < hints->breakpoint_count; i++) {
+        uint32_t at = hints->breakpoints[i];
+        if (at <= before || at > token_count) {
+            return SC_FAIL(SC_ERR_INVALID, "breakpoint %u: not ascending within (0, %u]", at,
+                token_count);
+        }
+        before = at;
+    }
+    return SC_OK;
 }
 
-static sc_status acquire_one(sc_cache *cache, const sc_request *request, sc_lease *lease_out)
+static sc_status check_request(const sc_cache *cache, const sc_request *request,
+    uint32_t *len_max_out)
 {
-    uint32_t len_max = 0;
-    SC_TRY(sc_engine_key_check(cache, &request->key, &len_max));
-    if (request->flags != 0 || request->hints) {
-        return SC_FAIL(SC_ERR_UNSUPPORTED, "flags and hints are not there yet");
-    }
+    const uint32_t flags = SC_REQUEST_EXTERNAL | SC_REQUEST_COPY;
+    SC_TRY(sc_engine_key_check(cache, &request->key, len_max_out));
+    SC_TRY(check_hints(request->hints, request->key.token_count));
+    SC_REQUIRE((request->flags & ~flags) == 0);
+    bool external = request->flags & SC_REQUEST_EXTERNAL;
+    SC_REQUIRE(external == (request->external_len > 0));
+    SC_REQUIRE(request->external_len <= request->key.token_count);
+    SC_REQUIRE(request->reserved32 == 0);
+    for (uint32_t i = 0; i < 6; i++) SC_REQUIRE(request->reserved[i] == 0);
     if (request->depth > cache->options.depth_max) {
         return SC_FAIL(SC_ERR_UNSUPPORTED, "depth %u, depth_max is %u", request->depth,
             cache->options.depth_max);
     }
-    SC_REQUIRE(request->reserved32 == 0 && request->external_len == 0);
-    for (uint32_t i = 0; i < 6; i++) SC_REQUIRE(request->reserved[i] == 0);
     if (request->key.token_count > cache->options.lease_token_max) {
         return SC_FAIL(SC_ERR_LIMIT, "%u tokens, lease_token_max is %u", request->key.token_count,
             cache->options.lease_token_max);
@@ -303,49 +306,148 @@ static sc_status acquire_one(sc_cache *cache, const sc_request *request, sc_leas
     if (cache->lease_count >= cache->options.lease_max) {
         return SC_FAIL(SC_ERR_LIMIT, "%u leases are alive, lease_max", cache->lease_count);
     }
-    struct space *space = sc_engine_space(cache, request->key.ns);
+    return SC_OK;
+}
+
+/* Where this lease saves: see SC_SAVE_ in cache.h, and its breakpoints. */
+static void plan_positions(const sc_cache *cache, struct lease *lease, uint32_t branch_len,
+    const sc_hints *hints)
+{
+    uint32_t from = lease->external_len > lease->len ? lease->external_len : lease->len;
+    bool branch = (cache->options.save_flags & SC_SAVE_BRANCH) && branch_len > from;
+    if (branch) lease->branch_len = branch_len;
+    if (cache->options.save_flags & SC_SAVE_PROMPT_END) {
+        bool exact = lease->prompt_len % cache->page == 0 || cache->options.tails;
+        uint32_t unit = exact ? 1 : cache->grid;
+        uint32_t end = lease->prompt_len - lease->prompt_len % unit;
+        lease->prompt_end = end > lease->resume_len ? end : 0;
+    }
+    for (uint32_t i = 0; hints && i < hints->breakpoint_count; i++) {
+        uint32_t at = hints->breakpoints[i] - hints->breakpoints[i] % cache->grid;
+        uint32_t count = lease->breakpoint_count;
+        if (at <= from || (count > 0 && lease->breakpoints[count - 1] == at)) continue;
+        lease->breakpoints[lease->breakpoint_count++] = at;
+    }
+}
+
+static void take_hints(struct lease *lease, const sc_request *request)
+{
+    lease->depth = request->depth ? request->depth : 1;
+    lease->flags = request->flags;
+    if (!request->hints) return;
+    lease->hints = (struct sc_snapshot_hints){
+        .pin_until_ns = request->hints->pin_until_ns,
+        .ttl_ns = request->hints->ttl_ns,
+        .priority = request->hints->priority,
+        .class_id = request->hints->class_id,
+        .flags = request->hints->flags,
+    };
+}
+
+/* The lease stands on the hit. */
+static void take_hit(sc_cache *cache, struct lease *lease, const struct sc_radix_match *match,
+    const struct sc_snapshot_info *hit)
+{
+    lease->source = hit->slot;
+    lease->pinned = true;
+    lease->resume_slot = hit->slot.id;
+    lease->resume_kind = (sc_save_kind)hit->kind;
+    lease->resume_hints = hit->hints;
+    lease->len = lease->resume_len = match->state_len;
+    uint32_t whole = sc_engine_page_floor(cache, match->state_len);
+    lease->inserted_len = cache->options.without_kv ? 0 : whole;
+    lease->tail_kv = match->tail_kv;
+    lease->kv_base = cache->options.without_kv ? 0 : match->state_len / cache->page;
+    sc_engine_relock(cache, &lease->path,
+        sc_engine_above_tail(cache, match->state_node, match->state_len), SC_RADIX_LOCK_KV);
+    sc_engine_relock(cache, &lease->pin, match->state_node, SC_RADIX_LOCK_STATE);
+}
+
+/* Slots for a lease on its hit. Where no lease is alive and its own pin holds the last slot,
+ * waiting for a release would be in vain: it starts cold then. */
+static sc_status take_slots_or_start_cold(sc_cache *cache, struct lease *lease,
+    struct sc_radix_match *match)
+{
+    sc_status status = sc_engine_take_slots(cache, lease);
+    if (status != SC_ERR_NO_SLOT || match->state_len == 0 || cache->lease_count > 0) return status;
+    sc_engine_relock(cache, &lease->pin, SC_NODE_NONE, SC_RADIX_LOCK_STATE);
+    sc_engine_relock(cache, &lease->path, SC_NODE_NONE, SC_RADIX_LOCK_KV);
+    lease->pinned = false;
+    lease->source = SC_SLOT_NULL;
+    lease->resume_slot = lease->len = lease->resume_len = 0;
+    lease->resume_kind = SC_KIND_NONE;
+    lease->resume_hints = (struct sc_snapshot_hints){0};
+    lease->inserted_len = lease->kv_base = lease->history_count = 0;
+    lease->tail_kv = -1;
+    lease->reason = SC_REASON_EVICTED;
+    *match = (struct sc_radix_match){.tail_kv = -1, .evicted_len = match->state_len};
+    return sc_engine_take_slots(cache, lease);
+}
+
+/* The last step: nothing fails after it. */
+static void lease_start(sc_cache *cache, struct lease *lease, const sc_request *request,
+    const struct sc_radix_match *match, uint32_t beyond)
+{
+    sc_cache_stats *stats = &cache->stats;
+    take_hints(lease, request);
+    lease->external_len = lease->len < request->external_len ? request->external_len : 0;
+    lease->waiting = lease->external_len > 0;
+    plan_positions(cache, lease, match->branch_len, request->hints);
+    /* A prompt asked again: its end needs no slot. (Whoever sets len_max wants it computed and
+     * saved again.) */
+    bool again = request->key.len_max == 0 && beyond > 0 && beyond == lease->prompt_end;
+    if (again) lease->prompt_end = 0;
+    sc_engine_lease_enter(cache, lease, sc_engine_space(cache, request->key.ns));
+    sc_radix_touch(cache->radix, match);
+    stats->tokens_asked += lease->prompt_len;
+    stats->tokens_hit += lease->len;
+    if (!lease->pinned) return;
+    sc_registry_count_hit(cache->registry, match->snapshot);
+    stats->resumed++;
+    stats->resumed_by_kind[lease->resume_kind]++;
+}
+
+static sc_status acquire_one(sc_cache *cache, const sc_request *request, sc_lease *lease_out)
+{
+    uint32_t len_max = 0;
+    SC_TRY(check_request(cache, request, &len_max));
     struct sc_radix_match match;
+    struct space *space = sc_engine_space(cache, request->key.ns);
     const struct sc_radix_key path = {request->key.tokens, request->key.token_count,
         request->key.marks, request->key.mark_count};
     SC_TRY(sc_radix_match(cache->radix, space->radix_space, &path, len_max, &match));
+    sc_step step = 0;
+    uint32_t beyond =
+        sc_engine_state_beyond(cache, &path, space->radix_space, &match, len_max);
+    sc_reason reason = sc_engine_reason(cache, &match, len_max, beyond);
+    if (sc_engine_pending_find(cache, space, &request->key, match.state_len, len_max, &step) > 0) {
+        reason = SC_REASON_PENDING;
+    }
     struct sc_snapshot_info hit = {0};
+    if (match.state_len < request->external_len) { /* all of it comes from elsewhere */
+        match.state_len = match.snapshot = 0;
+        match.state_node = SC_NODE_NONE;
+    }
     if (match.state_len > 0) {
         sc_status found = sc_registry_get(cache->registry, match.snapshot, &hit);
         SC_ASSERT(found == SC_OK && hit.token_count == match.state_len); /* (2) */
     }
     struct lease *lease = NULL;
-    SC_TRY(lease_new(cache, &request->key, &hit, &lease));
-    sc_status status = lease_register(cache, lease);
-    if (status != SC_OK) goto out_lease;
-    sc_node node = match.state_len > 0 ? match.state_node : SC_NODE_NONE;
-    status = sc_radix_lock(cache->radix, above_tail(cache, node, match.state_len),
-        SC_RADIX_LOCK_KV, &lease->path);
-    if (status != SC_OK) goto out_table;
-    status = sc_radix_lock(cache->radix, node, SC_RADIX_LOCK_STATE, &lease->pin);
-    if (status != SC_OK) goto out_path;
-    uint32_t beyond =
-        sc_engine_state_beyond(cache, &path, space->radix_space, &match, len_max);
-    status = take_slots_or_start_cold(cache, lease, &match, &beyond); /* may evict, hence last */
-    if (status != SC_OK) goto out_pin;
-    lease->depth = request->depth ? request->depth : 1;
-    lease_start(cache, lease, space, &match, &hit, len_max, beyond);
-    if (request->key.len_max == 0 && beyond > 0 && beyond == lease->prompt_end) {
-        /* A prompt asked again: its end needs no slot, unless the state there has just gone to make
-         * room. (Whoever sets len_max wants it computed and saved again.) */
-        beyond = sc_engine_state_beyond(cache, &path, space->radix_space, &match, len_max);
-        if (beyond == lease->prompt_end) lease->prompt_end = 0;
+    SC_TRY(sc_engine_lease_create(cache, &request->key, hit.history, hit.history_count, &lease));
+    lease->reason = reason;
+    lease->source = SC_SLOT_NULL;
+    if (match.state_len > 0) take_hit(cache, lease, &match, &hit);
+    sc_status status = take_slots_or_start_cold(cache, lease, &match); /* may evict, hence last */
+    if (status != SC_OK) {
+        sc_engine_lease_destroy(cache, lease);
+        return status;
     }
+    if (beyond > 0) { /* unless the state there has just gone to make room */
+        beyond = sc_engine_state_beyond(cache, &path, space->radix_space, &match, len_max);
+    }
+    lease_start(cache, lease, request, &match, beyond);
     *lease_out = (sc_lease){lease->id, lease->generation};
     return SC_OK;
-out_pin:
-    (void)sc_radix_unlock(cache->radix, lease->pin);
-out_path:
-    (void)sc_radix_unlock(cache->radix, lease->path);
-out_table:
-    HASH_DEL(cache->leases, lease);
-out_lease:
-    sc_engine_lease_free(cache, lease);
-    return status;
 }
 
 sc_status sc_cache_acquire(sc_cache *cache, const sc_request *requests, uint32_t count,

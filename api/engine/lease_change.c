@@ -50,25 +50,6 @@ sc_status sc_lease_append(sc_cache *cache, sc_lease handle, const int32_t *token
     return sc_lease_append_marked(cache, handle, tokens, count, NULL, 0);
 }
 
-sc_status sc_lease_filled(sc_cache *cache, sc_lease lease, const int32_t *kv_ids,
-    uint32_t kv_count, const sc_history *history, uint32_t history_count)
-{
-    SC_REQUIRE(cache);
-    SC_REQUIRE(kv_ids || kv_count == 0);
-    SC_REQUIRE(history || history_count == 0);
-    return SC_FAIL(SC_ERR_UNSUPPORTED, "lease %u: EXTERNAL is not there yet", lease.id);
-}
-
-sc_status sc_lease_fork(sc_cache *cache, sc_lease lease, int32_t tail_kv, uint32_t count,
-    sc_lease *children_out)
-{
-    SC_REQUIRE(cache);
-    SC_REQUIRE(count > 0);
-    SC_REQUIRE(children_out);
-    SC_REQUIRE(tail_kv >= -1);
-    return SC_FAIL(SC_ERR_UNSUPPORTED, "lease %u: forks are not there yet", lease.id);
-}
-
 /* Swaps the duplicates within one span of the tree for the tree's ids. */
 static uint32_t adopt_span(sc_cache *cache, struct lease *lease, const struct sc_radix_span *span)
 {
@@ -153,7 +134,7 @@ static bool keep_end(sc_cache *cache, struct lease *lease, uint32_t len, bool wh
         len > 0 && sc_engine_end_savable(cache, len, lease->end_tail);
     bool saved = false;
     struct step_save save = {0, len, SC_KIND_END, lease->working};
-    struct offer offer = {sc_engine_page_floor(cache, len), &save, state, true, -1};
+    struct offer offer = {sc_engine_page_floor(cache, len), &save, state, true, -1, false};
     if (state) offer.len = len;
     if (state && len % cache->page != 0) {
         offer.tail_kv = lease->end_tail;
@@ -207,6 +188,7 @@ void sc_engine_lease_end(sc_cache *cache, struct lease *lease, enum sc_release h
     lease->space->lease_count--;
     cache->lease_count--;
     cache->stats.released++;
+    sc_engine_pending_pass(cache, lease, UINT32_MAX);
     HASH_DEL(cache->leases, lease);
     sc_engine_lease_free(cache, lease);
 }

@@ -6,6 +6,12 @@
 
 enum { SPAN_BATCH = 32 };
 
+static sc_hints public_hints(const struct sc_snapshot_hints *hints)
+{
+    return (sc_hints){.flags = hints->flags, .pin_until_ns = hints->pin_until_ns,
+        .ttl_ns = hints->ttl_ns, .priority = hints->priority, .class_id = hints->class_id};
+}
+
 sc_status sc_lease_info_get(const sc_cache *cache, sc_lease handle, sc_lease_info *info_out)
 {
     SC_REQUIRE(cache);
@@ -33,6 +39,10 @@ sc_status sc_lease_info_get(const sc_cache *cache, sc_lease handle, sc_lease_inf
             .issued_len_max = lease->issued_max,
             .steps_out = lease->flights,
             .tail_kv = lease->tail_kv,
+            .flags = lease->flags,
+            .external_len = lease->external_len,
+            .hints = public_hints(&lease->hints),
+            .resume_hints = public_hints(&lease->resume_hints),
         };
     }
     sc_rwlock_unlock_shared(&cache->lock);

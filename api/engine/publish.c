@@ -219,6 +219,7 @@ static sc_status register_save(sc_cache *cache, struct lease *lease, const struc
         .space = lease->space->radix_space,
         .kind = (enum sc_snapshot_kind)save->kind,
         .maker = lease->generation,
+        .hints = lease->hints,
         .history = lease->history,
         .history_count = lease->history_count,
     };
@@ -306,7 +307,7 @@ void sc_engine_publish(sc_cache *cache, struct lease *lease, const struct offer 
             published_out->snapshot = each == SC_OK ? snapshot : 0;
         }
     }
-    if (offer->tail_kv >= 0) {
+    if (offer->tail_kv >= 0 && !offer->tail_outside) {
         cache->kv_held--;
         if (published_out->status != SC_OK) sc_engine_drain_push(cache, &offer->tail_kv, 1);
     }

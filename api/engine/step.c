@@ -230,6 +230,15 @@ static uint32_t next_wanted(const sc_cache *cache, const struct step_row *row, c
             *kind_out = wanted[i].kind;
         }
     }
+    for (uint32_t i = 0; i < lease->breakpoint_count; i++) {
+        uint32_t position = lease->breakpoints[i];
+        if (position <= at) continue;
+        if (position <= row->end && (found == 0 || position < found)) {
+            found = position;
+            *kind_out = SC_KIND_POINT;
+        }
+        break; /* ascending */
+    }
     for (uint32_t i = 0; i < asked->point_count; i++) {
         uint32_t position = asked->points[i];
         if (position <= at) continue;

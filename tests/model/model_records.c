@@ -333,7 +333,9 @@ static void check_answer(struct world *w, uint32_t ns, const int32_t *tokens, ui
     CHECK(w, reason != SC_REASON_NO_STATE || kv > state || w->cfg.without_kv,
         "kv_len %u, state_len %u", kv, state);
     CHECK(w, reason != SC_REASON_NO_PREFIX || kv == state, "kv_len %u, state_len %u", kv, state);
-    CHECK(w, reason != SC_REASON_PENDING && reason < SC_REASON_COUNT, "reason %d", (int)reason);
+    CHECK(w, (reason == SC_REASON_PENDING) == (answer->pending_len > 0), "reason %d",
+        (int)reason);
+    CHECK(w, reason < SC_REASON_COUNT, "reason %d", (int)reason);
     if (state > 0) w->op_hit = true;
 }
 

@@ -308,8 +308,8 @@ START_TEST(sc_cache_acquire__bad_args)
         want[i] = bad[i].want;
     }
     for (uint32_t i = count; i < count + 4; i++) requests[i].key = rig_key(&rig, tokens, 20);
-    requests[count].flags = 1;
-    want[count++] = SC_ERR_UNSUPPORTED;
+    requests[count].flags = 4;
+    want[count++] = SC_ERR_INVALID;
     requests[count].depth = 2;
     want[count++] = SC_ERR_UNSUPPORTED;
     requests[count].reserved[5] = 1;

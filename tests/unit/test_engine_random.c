@@ -75,6 +75,31 @@ START_TEST(random__tails)
 }
 END_TEST
 
+/* Forks, states from elsewhere, kernels in place; in and out of pages. */
+START_TEST(random__forks)
+{
+    struct rig_options options = RIG_OPTIONS_INIT;
+    options.page = _i & 1 ? 16 : 1;
+    options.slots = _i & 2 ? 16 : 64;
+    options.extras = _i % 3 == 0 ? SIM_REQS - 1 : 0;
+    options.cache.tails = (_i & 4) != 0;
+    options.cache.depth_max = 1 + (uint32_t)_i % 3;
+    options.cache.draft_max = _i & 4 ? 3 : 0;
+    options.cache.token_max = _i % 4 == 3 ? 600 : 0;
+    struct sim sim;
+    sim_init(&sim, &options, 700 + (uint64_t)_i);
+    sim.marks = _i % 3 == 0;
+    sim.forks = true;
+    sim.rig.request_flags = _i & 1 ? SC_REQUEST_COPY : 0;
+    for (uint64_t i = 0; i < test_scaled(4000, 400); i++) {
+        sim_act(&sim);
+        if (i % 16 == 0) rig_verify(&sim.rig);
+    }
+    ck_assert(sim.forked > 0 && sim.external > 0);
+    sim_deinit(&sim);
+}
+END_TEST
+
 START_TEST(random__pure_recurrent_models_have_no_kv)
 {
     struct rig_options options = RIG_OPTIONS_INIT;
@@ -182,6 +207,7 @@ static Suite *random_suite(void)
     tcase_add_loop_test(tc, random__states_and_kv_are_never_mixed_up, 0, 16);
     tcase_add_loop_test(tc, random__steps_in_flight, 0, 16);
     tcase_add_loop_test(tc, random__tails, 0, 12);
+    tcase_add_loop_test(tc, random__forks, 0, 12);
     tcase_add_test(tc, random__pure_recurrent_models_have_no_kv);
     tcase_add_loop_test(tc, contract_18__same_calls_same_decisions, 0, 2);
     tcase_add_test(tc, canary__the_rig_sees_one_flipped_bit);

@@ -726,9 +726,25 @@ static inline void rig_forward_row(struct rig *rig, struct rig_step *step, uint3
     free(kv);
 }
 
+/* Kernels that work in place: what is read is copied to where it is written. */
+static inline void rig_copies(struct rig *rig, const sc_batch *batch)
+{
+    for (uint32_t i = 0; i < batch->row_count; i++) {
+        int32_t to = rig_word(batch, batch->at_copy_to, i);
+        if (to < 0) continue;
+        ck_assert_int_eq(to, rig_word(batch, batch->at_dest, i));
+        ck_assert_int_eq(to, rig_word(batch, batch->at_source, i));
+        for (uint32_t p = 0; p < rig->part_count; p++) {
+            memcpy(rig_words(rig, p, to), rig_words(rig, p,
+                rig_word(batch, batch->at_copy_from, i)), rig->parts[p].bytes);
+        }
+    }
+}
+
 static inline void rig_forward(struct rig *rig, struct rig_step *step)
 {
     step->result_count = 0;
+    rig_copies(rig, &step->batch);
     for (uint32_t i = 0; i < step->count; i++) {
         if (step->each[i] == SC_OK) rig_forward_row(rig, step, i);
     }
@@ -847,6 +863,62 @@ static inline sc_room rig_room(struct rig *rig)
     sc_room room;
     rig_ok(sc_cache_room(rig->cache, &room));
     return room;
+}
+
+/* The engine brings the state after `len` tokens, of which it decoded the last `decoded`. */
+static inline void req_fill(struct rig *rig, struct req *req, uint32_t len, uint32_t decoded)
+{
+    uint64_t *kv = calloc(len + 1u, sizeof *kv);
+    int32_t *ids = calloc(len + 1u, sizeof *ids);
+    uint32_t count = 0, pages = 0;
+    sc_history history[2];
+    ck_assert(kv && ids);
+    if (len > decoded) history[count++] = (sc_history){len - decoded, SC_FORM_KIND_PREFILL};
+    if (decoded > 0) history[count++] = (sc_history){len, SC_FORM_KIND_DECODE};
+    uint64_t state = rig_cold(rig, req->tokens, history, count, kv);
+    rig_state_write(rig, rig_info(rig, req->lease).working_slot, state);
+    for (uint32_t t = 0; t < len; t++) {
+        if (req->open < 0) req->open = rig_kv_take(rig);
+        rig->kv[(size_t)req->open * rig->page + t % rig->page] = kv[t];
+        if ((t + 1) % rig->page != 0) continue;
+        ids[pages++] = req->open;
+        req->open = -1;
+    }
+    rig_ok(sc_lease_filled(rig->cache, req->lease, ids, pages, history, count));
+    for (uint32_t i = 0; i < pages; i++) rig->kv_where[ids[i]] = 2;
+    free(kv);
+    free(ids);
+    req_start(rig, req);
+    rig_check_lease(rig, req);
+}
+
+/* Children of a request. On success parent and children go on in pages of their own. */
+static inline sc_status req_fork(struct rig *rig, struct req *req, uint32_t count,
+    struct req *children)
+{
+    sc_lease leases[16];
+    sc_lease_info info = rig_info(rig, req->lease);
+    bool stands = info.len == 0 || info.source_slot != info.working_slot;
+    int32_t tail = !stands && info.len % rig->page != 0 ? req->open : -1;
+    ck_assert_uint_le(count, 16);
+    sc_status status = sc_lease_fork(rig->cache, req->lease, tail, count, leases);
+    if (status != SC_OK) return status;
+    if (tail >= 0) {
+        rig->kv_where[tail] = 2;
+        ck_assert_int_ge(rig_info(rig, req->lease).tail_kv, 0);
+        req->open = rig_kv_copy(rig, rig_info(rig, req->lease).tail_kv);
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        memset(&children[i], 0, sizeof children[i]);
+        children[i].open = -1;
+        children[i].lease = leases[i];
+        req_tokens(&children[i], req->tokens, req->known);
+        children[i].known = req->known;
+        req_start(rig, &children[i]);
+        rig_check_lease(rig, &children[i]);
+    }
+    rig_check_lease(rig, req);
+    return SC_OK;
 }
 
 /* n different tokens that start with `first`. */

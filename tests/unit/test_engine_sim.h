@@ -20,10 +20,10 @@ struct sim {
     uint32_t out;              /* of these, in flight */
     bool launched;             /* the newest; older ones always are */
     uint32_t depth, draft_max;
-    bool marks;
+    bool marks, forks; /* are drawn */
     struct sim_talk talks[SIM_TALKS]; /* earlier conversations */
     uint64_t calls, digest;           /* digest: of everything that the cache decided */
-    uint64_t refused, aborted, adopted, resumed, early, lost, overlapped, tails;
+    uint64_t refused, aborted, adopted, resumed, early, lost, overlapped, tails, forked, external;
 };
 
 static inline uint32_t sim_below(struct sim *sim, uint32_t bound)
@@ -241,12 +241,61 @@ static inline void sim_release(struct sim *sim, uint32_t i)
     }
 }
 
+static inline void sim_fork(struct sim *sim, uint32_t i)
+{
+    struct req *req = &sim->reqs[i], *child = NULL;
+    if (req->lease.id == 0 || req->flights > 0 || req->lost) return;
+    for (uint32_t k = 0; k < SIM_REQS; k++) {
+        if (sim->reqs[k].lease.id == 0) child = &sim->reqs[k];
+    }
+    if (!child) return;
+    sc_room before = rig_room(&sim->rig);
+    sc_status status = req_fork(&sim->rig, req, 1, child);
+    sim_note(sim, (uint64_t)(uint32_t)status);
+    sim->calls++;
+    sim->forked += status == SC_OK;
+    if (status == SC_OK) return;
+    ck_assert(status == SC_ERR_NO_SLOT || status == SC_ERR_BUSY);
+    sc_room after = rig_room(&sim->rig);
+    ck_assert_uint_eq(before.slots_held, after.slots_held);
+    rig_check_lease(&sim->rig, req);
+}
+
+static inline void sim_external(struct sim *sim, uint32_t i)
+{
+    struct req *req = &sim->reqs[i];
+    int32_t tokens[SIM_TOKENS_MAX];
+    if (req->lease.id != 0) return;
+    uint32_t count = sim_prompt(sim, tokens), len = 1 + sim_below(sim, count);
+    sc_request request = {.key = rig_key(&sim->rig, tokens, count), .depth = sim->depth,
+        .flags = SC_REQUEST_EXTERNAL | sim->rig.request_flags, .external_len = len};
+    sc_status status = req_ask(&sim->rig, req, &request);
+    sim->calls++;
+    sim_note(sim, (uint64_t)(uint32_t)status);
+    if (status != SC_OK) return;
+    sc_lease_info info = rig_info(&sim->rig, req->lease);
+    ck_assert_int_eq(info.state, info.resume_len < len ? SC_LEASE_WAITING : SC_LEASE_READY);
+    if (info.state == SC_LEASE_READY) return;
+    if (sim_below(sim, 4) == 0) {
+        req_close(&sim->rig, req, 0, SC_RELEASE_KEEP);
+        return;
+    }
+    req_fill(&sim->rig, req, len, sim_below(sim, 2) ? sim_below(sim, len) : 0);
+    sim->external++;
+}
+
 static inline void sim_other(struct sim *sim)
 {
     sc_room got;
     uint32_t count = 0, i = sim_below(sim, SIM_REQS);
     sim->calls++;
-    switch (sim_below(sim, 4)) {
+    switch (sim_below(sim, sim->forks ? 6 : 4)) {
+    case 4:
+        sim_fork(sim, i);
+        break;
+    case 5:
+        sim_external(sim, i);
+        break;
     case 0:
         rig_ok(sc_cache_evict(sim->rig.cache, sim_below(sim, 20), sim_below(sim, 3), &got));
         sim_note(sim, got.pages_drainable << 32 | got.slots_free);

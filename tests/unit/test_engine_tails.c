@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Snapshots inside a page, and forks, which need them. Stamps are checked in every step
+/* Snapshots inside a page: tails. Stamps are checked in every step
  * (test_engine_rig.h). */
 #include "test_engine_rig.h"
 

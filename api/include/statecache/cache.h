@@ -269,6 +269,7 @@ typedef struct sc_lease_info {
      * tail's, and stays until the first commit: the lease goes on in a copy of it */
     int32_t tail_kv;
     uint32_t flags;          /* SC_REQUEST_ */
+    uint32_t external_len;   /* WAITING: tokens that the engine is to bring; else 0 */
     sc_hints hints;          /* of the request; breakpoints: NULL */
     sc_hints resume_hints;   /* of the lease that saved the hit; breakpoints: NULL */
 } sc_lease_info;

@@ -25,12 +25,20 @@ enum sc_snapshot_kind {
     SC_SNAPSHOT_POINT = 5    /* asked for by the scheduler */
 };
 
+/* What was known of the request that saved it: the registry keeps it and looks at nothing. */
+struct sc_snapshot_hints {
+    uint64_t pin_until_ns, ttl_ns;
+    int32_t priority;
+    uint32_t class_id, flags;
+};
+
 struct sc_snapshot_info {
     sc_slot slot;
     uint32_t token_count;
     uint32_t space;
     enum sc_snapshot_kind kind;
     uint64_t hits;
+    struct sc_snapshot_hints hints;
     uint32_t maker; /* who saved it, as the caller counts; 0: nobody in particular */
     const struct sc_stretch *history; /* borrowed; ends at token_count */
     uint32_t history_count;
