@@ -192,7 +192,7 @@ static void point_register(struct sc_policy *p, struct sc_policy_path *path,
     pol_sample_close(p, cand, false); /* registered again: censored here */
     uint32_t n = seen->blocks, g = seen->common;
     uint8_t features[FEATURES] = {at_most(bits(n - g), 15),
-        g == 0 ? 0 : (uint8_t)(1 + 4 * (uint64_t)g / n), 0, at_most(bits(n), 15),
+        (uint8_t)(g == 0 ? 0 : 1 + 4 * (uint64_t)g / n), 0, at_most(bits(n), 15),
         (uint8_t)seen->turn};
     if (point->kind == KIND_FIRST || point->kind == KIND_TURN) {
         cand->is_end = true;
