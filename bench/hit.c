@@ -195,6 +195,9 @@ int hit_main(int argc, char **argv)
         model.kv_token_bytes = o.kv_bytes;
     if (o.params > 0)
         model.flops_per_token = 2 * o.params;
+    if (model.flops_per_token <= 0 || (o.kv_bytes < 0 && model.flops_per_token2 <= 0))
+        bench_fail(BENCH_USAGE, "--model: attention and active parameters of '%s' are not "
+            "known: give --kv-bytes and --params", o.model);
     if (hit_trace_load(&trace, o.trace, o.block, o.limit, error) != 0)
         bench_fail(BENCH_USAGE, "%s", error);
     if (trace.count == 0)

@@ -37,8 +37,8 @@ static uint64_t clock_cost_ns(void)
     return least;
 }
 
-/* Sections are about as short as a reading of the thread's own clock takes, so that this one does not
- * do. Reading the wall clock takes 20 ns, but it goes on while another program has the processor: a
+/* Sections are about as short as a reading of the thread's own clock takes, so that it will not do.
+ * Reading the wall clock takes 20 ns, but it goes on while another program has the processor: a
  * section longer than any refit was interrupted and is left out. */
 static uint64_t since(const struct cell *cell, uint64_t start)
 {

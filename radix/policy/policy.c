@@ -90,7 +90,9 @@ static bool learning_create(struct sc_policy *p)
     const struct sc_policy_options *options = &p->options;
     uint32_t ghosts = options->ghost_max ? options->ghost_max : GHOSTS_DEFAULT;
     uint32_t samples = options->sample_count ? options->sample_count : SAMPLES_DEFAULT;
-    if (!pol_ghosts_create(p, ghosts) || !pol_cands_reserve(p, ghosts / GHOSTS_PER_CAND)) return false;
+    if (!pol_ghosts_create(p, ghosts) || !pol_cands_reserve(p, ghosts / GHOSTS_PER_CAND)) {
+        return false;
+    }
     p->model = sc_heap_calloc(&p->heap, 1, sizeof *p->model);
     if (!p->model) return false;
     pol_model_init(p->model);
@@ -489,8 +491,8 @@ static double bytes_held(const struct sc_policy *p)
         (double)stats.token_count * p->options.cost.kv_token_bytes;
 }
 
-/* Takes victims off the order until `bytes` would be free: `aside[0 .. *taken_out)`. False if one of
- * them is worth more than what wants to come in: then nothing may go. */
+/* Takes victims off the order until `bytes` would be free: `aside[0 .. *taken_out)`. False if one
+ * of them is worth more than what wants to come in: then nothing may go. */
 static bool duel_won(struct sc_policy *p, double bytes, double bar, uint32_t *taken_out)
 {
     uint32_t taken = 0;

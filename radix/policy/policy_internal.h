@@ -66,7 +66,7 @@ struct cand {
     uint64_t born_ns, used_ns, pin_until_ns, ttl_ns;
     uint64_t open;               /* sample + 1; 0: none */
     double key, base;
-    double per_byte, bytes;      /* what a reuse saves per byte, and its bytes, as last worked out */
+    double per_byte, bytes;      /* saved by a reuse, per byte; bytes: as worked out last */
     uint64_t stamp;
     uint8_t kind, stratum, turn, bucket;
     uint8_t features[FEATURES];
@@ -182,8 +182,8 @@ void pol_sample_open(struct sc_policy *p, struct cand *cand);
 void pol_sample_close(struct sc_policy *p, struct cand *cand, bool event);
 void pol_sample_refine(struct sc_policy *p, const struct cand *cand);
 void pol_fit(struct sc_policy *p);
-/* How often a position is wanted, per second: the least of its age bucket and the `ahead` - 1 ones that
- * follow. `until_ns_out`, if not NULL, is lowered to when these end. */
+/* How often a position is wanted, per second: the least of its age bucket and the `ahead` - 1 ones
+ * that follow. `until_ns_out`, if not NULL, is lowered to when these end. */
 double pol_rate(struct sc_policy *p, const struct cand *cand, uint32_t ahead,
     uint64_t *until_ns_out);
 

@@ -46,9 +46,9 @@ uint32_t pol_up(const struct sc_policy *p, sc_node node)
     return snapshot_above(p, node).id;
 }
 
-/* What a reuse of `id` saves and what goes with it, in one walk up: to the snapshot that resumes what
- * `id` would have (`pass`: superseded ones that it stands for are passed), and, from a leaf, over the
- * KV that nobody else needs. */
+/* What a reuse of `id` saves and what goes with it, in one walk up: to the snapshot that resumes
+ * what `id` would have (`pass`: superseded ones that it stands for are passed), and, from a leaf,
+ * over the KV that nobody else needs. */
 static void gain_bytes(struct sc_policy *p, uint32_t id, bool pass)
 {
     const struct sc_cost *cost = &p->options.cost;
