@@ -91,7 +91,7 @@ START_TEST(random__forks)
     sim.marks = _i % 3 == 0;
     sim.forks = true;
     sim.rig.request_flags = _i & 1 ? SC_REQUEST_COPY : 0;
-    for (uint64_t i = 0; i < test_scaled(4000, 400); i++) {
+    for (uint64_t i = 0; i < test_scaled(4000, 2000); i++) {
         sim_act(&sim);
         if (i % 16 == 0) rig_verify(&sim.rig);
     }
