@@ -50,6 +50,9 @@ static void sizes_draw(struct sc_prng *rng, struct h_config *cfg)
     cfg->late = 1;
     cfg->marks = PICK(rng, 0, 1, 3);
     cfg->tails = h_one_in(rng, 2);
+    cfg->external = h_one_in(rng, 3);
+    cfg->copy = h_one_in(rng, 3);
+    cfg->hints = h_one_in(rng, 2);
     cfg->depth = PICK(rng, 1, 1, 2, 3, 4);
     cfg->draft_max = h_one_in(rng, 2) ? 0 : PICK(rng, 1, 2, 5, H_DRAFTS_MAX);
 }

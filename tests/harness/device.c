@@ -189,6 +189,10 @@ static void compute_row(struct h_sched *s, struct h_step *step, uint32_t index)
     }
     H_CHECK(w, base->len >= row->from && base->len <= row->from_max, "row %u starts at %u, not in "
         "%u..%u", index, base->len, row->from, row->from_max);
+    if (row->copy_to >= 0) {
+        uint64_t copied = h_slot_read(s, row->copy_from, lease->root, "copy before a row");
+        h_slot_write(w, row->copy_to, copied);
+    }
     uint64_t source = h_slot_read(s, row->source, lease->root, "source of a row");
     H_CHECK(w, source == base->state, "row %u of step %u reads slot %d, which is not its state "
         "after %u tokens", index, (uint32_t)step->id, row->source, base->len);

@@ -100,6 +100,12 @@ enum {
         B(SC_OK) | B(SC_ERR_INVALID) | B(SC_ERR_STALE) | B(SC_ERR_STATE))                          \
     X(RELEASE_TAIL, "sc_lease_release_tail",                                                       \
         B(SC_OK) | B(SC_ERR_INVALID) | B(SC_ERR_STALE) | B(SC_ERR_STATE) | B(SC_ERR_NO_MEMORY))    \
+    X(FILLED, "sc_lease_filled",                                                                   \
+        B(SC_OK) | B(SC_ERR_INVALID) | B(SC_ERR_STALE) | B(SC_ERR_STATE) | B(SC_ERR_MISMATCH) |    \
+            B(SC_ERR_NO_MEMORY))                                                                   \
+    X(FORK, "sc_lease_fork",                                                                       \
+        B(SC_OK) | B(SC_ERR_INVALID) | B(SC_ERR_STALE) | B(SC_ERR_STATE) | B(SC_ERR_NO_SLOT) |     \
+            B(SC_ERR_LIMIT) | B(SC_ERR_NO_MEMORY) | B(SC_ERR_BUSY))                                \
     X(POLL, "sc_cache_poll", B(SC_OK) | B(SC_ERR_INVALID))                                         \
     X(APPLY, "sc_cache_apply", B(SC_OK) | B(SC_ERR_INVALID) | B(SC_ERR_NOT_FOUND))                 \
     X(ROOM, "sc_cache_room", B(SC_OK) | B(SC_ERR_INVALID))                                         \
@@ -164,7 +170,7 @@ void h_print_totals(FILE *out, const struct h_totals *totals);
     X(page) X(chunk0) X(chunk1) X(slots) X(extras) X(kv_ids) X(layout) X(without_kv)               \
     X(lease_max) X(lease_token_max) X(row_max) X(save_max) X(decode_interval) X(path_max)          \
     X(token_max) X(save_flags) X(keep_cuts) X(alphabet) X(wild_tokens) X(prompt_len_max)           \
-    X(scheds) X(leases) X(late) X(depth) X(draft_max) X(marks) X(tails)
+    X(scheds) X(leases) X(late) X(depth) X(draft_max) X(marks) X(tails) X(external) X(copy) X(hints)
 struct h_config {
 #define H_KNOB_MEMBER(name) uint32_t name;
     H_KNOB_LIST(H_KNOB_MEMBER)
@@ -190,6 +196,8 @@ struct h_config {
     X(READ, "read", 5, true)                                                                       \
     X(STALE, "stale", 3, false)                                                                    \
     X(BAD, "bad", 2, false)                                                                        \
+    X(FORK, "fork", 3, false)                                                                      \
+    X(FILL, "fill", 6, false)                                                                      \
     X(COPY, "copy", 3, false)                                                                      \
     X(POOL, "pool", 2, false)                                                                      \
     X(LOSE, "lose", 1, false)                                                                      \
@@ -236,6 +244,9 @@ struct h_text {
 struct h_lease {
     bool used, lost, draining;
     bool overrun;                /* a row was discarded: so are all that follow */
+    bool waiting;                /* the scheduler is to bring its state of external_len tokens */
+    uint32_t external_len, flags;
+    sc_hints hints;
     sc_lease handle;
     uint32_t ns, depth;
     uint64_t root;               /* stamp of the namespace */
@@ -263,7 +274,7 @@ struct h_row {
     uint32_t lease;              /* index at its scheduler */
     uint32_t from, from_max, end;
     uint32_t certain, depth, draft_count;
-    int32_t source, dest, extra;
+    int32_t source, dest, extra, copy_from, copy_to;
     bool granted, decode, computed;
     int32_t freeze;              /* 2: a tail */
     uint32_t len;                /* after computing */
@@ -308,6 +319,8 @@ struct h_sched {
     uint32_t step_of_compute;    /* chosen under the lock */
     struct h_text keys[H_BATCH_MAX];
     sc_mark marks[H_BATCH_MAX][H_MARKS_MAX];
+    sc_hints hints[H_BATCH_MAX];
+    uint32_t points[H_BATCH_MAX][SC_BREAKPOINTS_MAX];
     sc_key key[H_BATCH_MAX];
     uint32_t key_count;
     struct h_totals *totals;
@@ -490,6 +503,16 @@ void h_preempt(struct h_sched *s);      /* releases one of its leases, finished 
 void h_op_adopt(struct h_sched *s);
 
 sc_lease_state h_lease_state(const struct h_lease *lease);
+
+/* fork.c: leases that begin with a state of somebody else's */
+void h_op_fork(struct h_sched *s);
+void h_op_fill(struct h_sched *s);
+/* An empty place for one more lease; NULL: none. */
+struct h_lease *h_lease_place(struct h_sched *s);
+/* A new lease that starts inside a page gets one of its own, to be a copy of the tail's. */
+void h_begin_page(struct h_sched *s, struct h_lease *lease, const sc_lease_info *info);
+void h_hints_draw(struct h_sched *s, sc_hints *hints_out, uint32_t token_count, uint32_t *points);
+void h_hints_check(struct h_sched *s, const struct h_lease *lease, const sc_lease_info *info);
 
 /* plan.c */
 void h_op_plan(struct h_sched *s);

@@ -71,6 +71,7 @@ sc_lease_state h_lease_state(const struct h_lease *lease)
 {
     if (lease->draining) return SC_LEASE_DRAINING;
     if (lease->lost) return SC_LEASE_LOST;
+    if (lease->waiting) return SC_LEASE_WAITING;
     return lease->flights > 0 ? SC_LEASE_RUNNING : SC_LEASE_READY;
 }
 
@@ -144,6 +145,7 @@ void h_lease_check(struct h_sched *s, struct h_lease *lease, bool deep)
         (int)h_lease_state(lease), lease->resume_len, lease->prompt_len, lease->run.len,
         lease->token_count);
     uint32_t pages = w->cfg.without_kv ? 0 : lease->run.len / w->cfg.page;
+    h_hints_check(s, lease, &info);
     H_CHECK(w, info.steps_out == lease->flights && (lease->lost || lease->overrun ||
             (info.issued_len == lease->issued_len && info.issued_len_max == lease->issued_max)),
         "%u steps out, issued %u to %u; the scheduler: %u, %u, %u", info.steps_out,
@@ -169,35 +171,22 @@ void h_lease_check(struct h_sched *s, struct h_lease *lease, bool deep)
 
 /* ------------------------------------------------------------------ acquire */
 
-/* A lease that starts inside a page needs one of its own, a copy of the tail's. */
-static void begin_page(struct h_sched *s, struct h_lease *lease, const sc_lease_info *info)
-{
-    struct h_world *w = s->world;
-    bool inside = !w->cfg.without_kv && lease->run.len % w->cfg.page != 0;
-    H_CHECK(w, (info->tail_kv >= 0) == inside, "tail's KV id %d at %u", info->tail_kv,
-        lease->run.len);
-    if (!inside) return;
-    H_CHECK(w, (uint32_t)info->tail_kv < w->cfg.kv_ids &&
-            w->kv_where[info->tail_kv] == H_KV_INSIDE &&
-            w->kv_stamp[info->tail_kv] == lease->run.page[lease->run.len / w->cfg.page],
-        "KV id %d does not hold the tail of %u tokens", info->tail_kv, lease->run.len);
-    lease->tail_kv = info->tail_kv;
-    lease->open = h_kv_take(w);
-}
-
-static void lease_begin(struct h_sched *s, sc_lease handle, uint32_t ns, uint32_t depth,
+static void lease_begin(struct h_sched *s, sc_lease handle, uint32_t ns, const sc_request *request,
     const struct h_text *prompt)
 {
     struct h_world *w = s->world;
-    struct h_lease *lease = s->leases;
-    while (lease->used) lease++;
+    struct h_lease *lease = h_lease_place(s);
     memset(lease, 0, sizeof *lease);
     sc_lease_info info;
     H_OK(w, H_CALL(s, INFO, sc_lease_info_get(w->cache, handle, &info)));
-    H_CHECK(w, info.state == SC_LEASE_READY && info.resume_len <= prompt->count &&
-            info.len == info.resume_len && (w->cfg.tails || info.resume_len % w->cfg.page == 0),
+    bool waits = request->external_len > info.resume_len;
+    H_CHECK(w, info.state == (waits ? SC_LEASE_WAITING : SC_LEASE_READY) &&
+            info.resume_len <= prompt->count && (!waits || info.resume_len == 0) &&
+            info.len == info.resume_len,
         "state %d, resumed at %u of %u", (int)info.state, info.resume_len, prompt->count);
-    *lease = (struct h_lease){.used = true, .handle = handle, .ns = ns, .depth = depth,
+    *lease = (struct h_lease){.used = true, .handle = handle, .ns = ns,
+        .depth = request->depth ? request->depth : 1, .waiting = waits, .flags = request->flags,
+        .external_len = request->external_len,
         .root = w->ns[ns].root, .token_count = prompt->count, .prompt_len = prompt->count,
         .resume_len = info.resume_len, .issued_len = info.resume_len,
         .issued_max = info.resume_len, .open = -1, .tail_kv = -1, .extra_slot = info.extra_slot};
@@ -223,7 +212,8 @@ static void lease_begin(struct h_sched *s, sc_lease handle, uint32_t ns, uint32_
         h_run_cold(s, &lease->run, lease->root, &lease->text, history, count);
         s->totals->hits++;
     }
-    begin_page(s, lease, &info);
+    if (request->hints) lease->hints = *request->hints;
+    h_begin_page(s, lease, &info);
     h_decided(w, (uint64_t)info.resume_len << 32 | (uint32_t)info.working_slot);
     h_decided(w, (uint64_t)info.reason << 32 | (uint32_t)info.source_slot);
     w->acquired++;
@@ -321,6 +311,15 @@ static uint32_t requests_draw(struct h_sched *s, sc_request *requests, struct h_
         requests[i].key.mark_count = h_marks(&prompts[i], 0, prompts[i].count, s->marks[i]);
         if (h_one_in(rng, 6)) requests[i].key.len_max = 1 + h_draw(rng, prompts[i].count);
         requests[i].depth = h_draw(rng, w->cfg.depth + 1);
+        if (w->cfg.copy && h_one_in(rng, 2)) requests[i].flags |= SC_REQUEST_COPY;
+        if (w->cfg.external && h_one_in(rng, 6)) {
+            requests[i].flags |= SC_REQUEST_EXTERNAL;
+            requests[i].external_len = 1 + h_draw(rng, prompts[i].count);
+        }
+        if (w->cfg.hints && h_one_in(rng, 2)) {
+            h_hints_draw(s, &s->hints[i], prompts[i].count, s->points[i]);
+            requests[i].hints = &s->hints[i];
+        }
         wanted[i] = h_one_in(rng, 20) ? spoil_request(s, &requests[i], &prompts[i]) : SC_OK;
     }
     return count;
@@ -365,7 +364,7 @@ void h_op_acquire(struct h_sched *s)
         check_refusal(s, each[i], wanted[i], failed, &room, i);
         if (each[i] != SC_OK) continue;
         any = true;
-        lease_begin(s, leases[i], ns[i], requests[i].depth ? requests[i].depth : 1, &prompts[i]);
+        lease_begin(s, leases[i], ns[i], &requests[i], &prompts[i]);
         h_prompt_keep(s, &prompts[i], prompts[i].count);
     }
     if (!any) {
@@ -547,7 +546,8 @@ void h_op_release(struct h_sched *s)
     }
     const struct h_lease *lease = &s->leases[index];
     /* Prompts should get somewhere first. */
-    if (!lease->lost && !lease->draining && lease->run.len < lease->token_count &&
+    if (!lease->lost && !lease->draining && !lease->waiting &&
+        lease->run.len < lease->token_count &&
         !h_one_in(&s->rng, 4)) {
         h_op_plan(s);
         return;

@@ -120,14 +120,15 @@ static void plan_draw(struct h_sched *s, struct plan_in *in)
     for (uint32_t k = 0; k < H_LEASES_MAX && in->count < s->world->cfg.row_max; k++) {
         uint32_t at = (start + k) % H_LEASES_MAX, i = in->count;
         struct h_lease *lease = &s->leases[at];
-        bool out = lease->flights >= lease->depth || lease->draining;
+        bool out = lease->flights >= lease->depth || lease->draining || lease->waiting;
         if (!lease->used || h_one_in(rng, 5)) continue;
         if ((out || lease->lost) && !h_one_in(rng, 12)) continue;
         sc_row *row = &in->rows[i];
         if (out || lease->lost) {
             *row = (sc_row){.lease = lease->handle, .from = lease->issued_len,
                 .to = lease->issued_max + 1};
-            in->wanted[i] = lease->draining || !lease->lost ? SC_ERR_STATE : SC_ERR_LOST;
+            bool lost = lease->lost && !lease->draining && !lease->waiting;
+            in->wanted[i] = lost ? SC_ERR_LOST : SC_ERR_STATE;
         } else if (draw_row(s, lease, row, in->parents[i])) {
             in->wanted[i] = SC_OK;
         } else {
@@ -204,6 +205,8 @@ static void read_row(struct h_sched *s, struct h_step *step, const struct plan_i
     row->source = word(batch, batch->at_source, i);
     row->dest = word(batch, batch->at_dest, i);
     row->extra = word(batch, batch->at_extra, i);
+    row->copy_from = word(batch, batch->at_copy_from, i);
+    row->copy_to = word(batch, batch->at_copy_to, i);
     if (!row->granted) {
         H_CHECK(w, row->source == -1 && row->dest == -1 && row->extra == -1 && stop == start &&
                 word(batch, batch->at_decode, i) == -1,
@@ -233,6 +236,12 @@ static void read_row(struct h_sched *s, struct h_step *step, const struct plan_i
         row->end, lease->prompt_len, row->decode);
     H_CHECK(w, row->dest > 0 && (row->source > 0 || row->from == 0), "source %d dest %d at %u",
         row->source, row->dest, row->from);
+    bool copy = lease->flags & SC_REQUEST_COPY;
+    H_CHECK(w, copy ? row->source == row->dest && (row->copy_to == -1 || row->copy_to == row->dest)
+                    : row->copy_to == -1, "source %d dest %d, copy %d to %d", row->source,
+        row->dest, row->copy_from, row->copy_to);
+    H_CHECK(w, (row->copy_from == -1) == (row->copy_to == -1) && row->copy_from != row->dest,
+        "copy %d to %d", row->copy_from, row->copy_to);
     H_CHECK(w, row->extra == lease->extra_slot, "extras slot %d, not %d", row->extra,
         lease->extra_slot);
     read_drafts(s, step, asked, batch, i);
@@ -287,7 +296,8 @@ static void check_written(struct h_world *w)
             const struct h_row *row = &step->rows[n % H_ROWS_MAX];
             if (!step->active || n % H_ROWS_MAX >= step->row_count || !row->granted) continue;
             uint8_t me = (uint8_t)(1 + step->owner * H_LEASES_MAX + row->lease);
-            int32_t slot = pass == 0 ? row->dest : row->source;
+            int32_t read = row->copy_to >= 0 ? row->copy_from : row->source;
+            int32_t slot = pass == 0 ? row->dest : read;
             H_CHECK(w, slot >= 0 && (uint32_t)slot <= w->cfg.slots && (slot > 0 || pass == 1),
                 "slot %d", slot);
             H_CHECK(w, writer[slot] == 0 || writer[slot] == me, "slot %d of row %u of step %u is "

@@ -34,8 +34,8 @@ static void check_answer(struct h_sched *s, const sc_key *key, const sc_answer *
     uint32_t bound = key->len_max ? key->len_max : key->token_count - 1;
     uint32_t page = w->cfg.page, whole = bound - bound % page;
     uint32_t state = answer->state_len[SC_TIER_DEVICE], best = w->cfg.tails ? bound : whole;
-    uint32_t kv_most = w->cfg.without_kv ? best : whole;
-    H_CHECK(w, state <= best && (w->cfg.tails || state % page == 0) && answer->kv_len <= kv_most &&
+    uint32_t kv_most = w->cfg.without_kv ? bound : whole;
+    H_CHECK(w, state <= bound && answer->kv_len <= kv_most && /* forks leave tails, too */
             (w->cfg.without_kv || answer->kv_len % page == 0) &&
             answer->kv_len >= state - state % page,
         "state_len %u, kv_len %u of %u", state, answer->kv_len, bound);
@@ -44,8 +44,14 @@ static void check_answer(struct h_sched *s, const sc_key *key, const sc_answer *
                 answer->branch_len <= whole),
         "branch_len %u, state_len %u of %u", answer->branch_len, state, bound);
     sc_reason reason = answer->reason;
+    H_CHECK(w, (reason == SC_REASON_PENDING) == (answer->pending_len > 0) &&
+            (answer->pending_len == 0 ||
+                (answer->pending_len > state && answer->pending_len <= bound)),
+        "pending %u, state_len %u of %u, reason %d", answer->pending_len, state, bound,
+        (int)reason);
+    if (reason == SC_REASON_PENDING) return;
     H_CHECK(w, (reason == SC_REASON_TOO_SHORT) == (best == 0), "reason %d", (int)reason);
-    H_CHECK(w, best == 0 || (reason == SC_REASON_NONE) == (state == best), "reason %d, %u of %u",
+    H_CHECK(w, best == 0 || (reason == SC_REASON_NONE) == (state >= best), "reason %d, %u of %u",
         (int)reason, state, best);
     H_CHECK(w, reason < SC_REASON_COUNT, "reason %d", (int)reason);
 }
@@ -119,6 +125,7 @@ void h_op_stale(struct h_sched *s)
     int32_t id = 0;
     uint32_t count = 0;
     if (s->grave_count == 0) return;
+    sc_lease child;
     sc_lease dead = s->graves[h_draw(&s->rng, h_min(s->grave_count, H_GRAVES_MAX))];
     sc_cache_stats stats = h_stats(s);
     sc_room room = h_room(s);
@@ -130,6 +137,8 @@ void h_op_stale(struct h_sched *s)
     STALE(s, APPEND, sc_lease_append(cache, dead, &id, 1));
     STALE(s, APPEND_MARKED, sc_lease_append_marked(cache, dead, &id, 1, NULL, 0));
     STALE(s, RELEASE_TAIL, sc_lease_release_tail(cache, dead, 0, SC_RELEASE_KEEP, -1));
+    STALE(s, FILLED, sc_lease_filled(cache, dead, NULL, 0, NULL, 0));
+    STALE(s, FORK, sc_lease_fork(cache, dead, -1, 1, &child));
     STALE(s, RELEASE, sc_lease_release(cache, dead, 0, SC_RELEASE_KEEP));
     h_same(s, &stats, &room, "a call with a handle that is gone");
 }
@@ -156,6 +165,11 @@ static void bad_leases(struct h_sched *s)
     INVALID(s, APPEND, sc_lease_append(NULL, lease, &id, 1));
     if (index >= 0) INVALID(s, APPEND, sc_lease_append(cache, lease, NULL, 1));
     INVALID(s, RELEASE_TAIL, sc_lease_release_tail(cache, lease, 0, SC_RELEASE_KEEP, -2));
+    INVALID(s, FILLED, sc_lease_filled(cache, lease, NULL, 1, NULL, 0));
+    INVALID(s, FILLED, sc_lease_filled(cache, lease, NULL, 0, NULL, 1));
+    INVALID(s, FORK, sc_lease_fork(cache, lease, -1, 0, &lease));
+    INVALID(s, FORK, sc_lease_fork(cache, lease, -2, 1, &lease));
+    INVALID(s, FORK, sc_lease_fork(cache, lease, -1, 1, NULL));
     INVALID(s, RELEASE, sc_lease_release(NULL, lease, 0, SC_RELEASE_KEEP));
 }
 

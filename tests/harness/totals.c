@@ -59,6 +59,8 @@ static bool decides(enum h_call call)
     case H_CALL_ABORT:
     case H_CALL_RELEASE:
     case H_CALL_RELEASE_TAIL:
+    case H_CALL_FILLED:
+    case H_CALL_FORK:
     case H_CALL_EVICT:
     case H_CALL_DRAIN:
         return true;

@@ -220,8 +220,9 @@ static void run_locked(struct h_sched *s)
         [H_OP_EVICT] = h_op_evict, [H_OP_DRAIN] = h_op_drain, [H_OP_NS_OPEN] = h_op_ns_open,
         [H_OP_NS_CLOSE] = h_op_ns_close, [H_OP_POLL] = h_op_poll,
         [H_OP_LOOKUP] = h_op_lookup_choose, [H_OP_STALE] = h_op_stale, [H_OP_BAD] = h_op_bad,
-        [H_OP_COPY] = h_op_copy, [H_OP_POOL] = h_op_pool, [H_OP_LOSE] = h_op_lose,
-        [H_OP_VERIFY] = h_op_verify, [H_OP_EMPTY] = op_empty};
+        [H_OP_COPY] = h_op_copy, [H_OP_FORK] = h_op_fork, [H_OP_FILL] = h_op_fill,
+        [H_OP_POOL] = h_op_pool, [H_OP_LOSE] = h_op_lose, [H_OP_VERIFY] = h_op_verify,
+        [H_OP_EMPTY] = op_empty};
     if (ops[s->op.code]) ops[s->op.code](s);
 }
 
