@@ -52,7 +52,6 @@ static sc_status options_resolve(const sc_cache_options *given, sc_cache_options
     SC_REQUIRE(options->depth_max <= SC_DEPTH_MAX);
     SC_REQUIRE(options->draft_max <= 1024);
     SC_REQUIRE((uint64_t)options->row_max * options->draft_max <= 1u << 24);
-    if (options->record) return SC_FAIL(SC_ERR_UNSUPPORTED, "records are not there yet");
     return SC_OK;
 }
 
@@ -109,6 +108,7 @@ static void cache_free(sc_cache *cache)
     if (cache->registry) sc_registry_destroy(cache->registry);
     if (cache->radix) sc_radix_destroy(cache->radix);
     sc_engine_step_free(cache);
+    sc_engine_record_free(cache);
     sc_heap_free(heap, cache->scratch_ids, cache->scratch_ids_cap * sizeof *cache->scratch_ids);
     sc_heap_free(heap, cache->scratch_runs, cache->scratch_runs_cap * sizeof *cache->scratch_runs);
     sc_heap_free(heap, cache->scratch_saves, saves * sizeof *cache->scratch_saves);
@@ -167,6 +167,7 @@ sc_status sc_cache_create(const sc_cache_options *options, sc_cache **cache_out)
     if (cache->decode_interval == 0 && cache->page > 1) cache->decode_interval = cache->page;
     sc_status status = create_index(cache);
     if (status == SC_OK) status = create_arrays(cache);
+    if (status == SC_OK) status = sc_engine_record_room(cache, 0);
     if (status == SC_OK) status = sc_rwlock_init(&cache->lock, SC_RANK_ENGINE);
     if (status != SC_OK) {
         cache_free(cache);
@@ -178,6 +179,8 @@ sc_status sc_cache_create(const sc_cache_options *options, sc_cache **cache_out)
         cache_free(cache);
         return status;
     }
+    status = sc_engine_record_created(cache);
+    SC_ASSERT(status == SC_OK); /* there is room */
     cache->options.allocator = NULL; /* the caller's struct may go; heaps have copies */
     log_created(cache);
     *cache_out = cache;

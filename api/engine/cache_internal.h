@@ -253,6 +253,12 @@ struct drain {
     uint64_t cap, first, count;
 };
 
+/* The record that is being written (record.c). */
+struct recorder {
+    uint32_t *words;
+    uint32_t count, cap;
+};
+
 struct sc_cache {
     struct sc_heap heap;
     struct sc_rwlock lock;
@@ -292,6 +298,7 @@ struct sc_cache {
     struct step_save *scratch_publish;
     uint32_t *scratch_depth;             /* [draft_max] of each draft in its tree */
 
+    struct recorder recorder;
     sc_cache_stats stats;     /* the counters among its members */
 };
 
@@ -395,6 +402,41 @@ void sc_engine_freeze_now(sc_cache *cache, struct lease *lease, sc_save_kind kin
 void sc_engine_drop_beyond(sc_cache *cache, struct lease *lease, sc_node node, uint32_t len);
 /* Drops the lease's newest decode snapshot, at or below `node`, if nobody used it. */
 void sc_engine_decode_drop(sc_cache *cache, struct lease *lease, sc_node node);
+
+/* record.c: room for the record of a call that is about to be carried out, and what is recorded
+ * once it has been. Nothing happens where the options have no callback. */
+sc_status sc_engine_record_room(sc_cache *cache, uint64_t words);
+void sc_engine_record_free(sc_cache *cache);
+sc_status sc_engine_record_created(sc_cache *cache);
+void sc_engine_record_ns_open(sc_cache *cache, uint64_t adapter, uint64_t generation,
+    sc_namespace ns);
+void sc_engine_record_ns_close(sc_cache *cache, sc_namespace ns);
+uint64_t sc_engine_record_acquire_words(const sc_cache *cache, const sc_request *requests,
+    uint32_t count);
+void sc_engine_record_acquire(sc_cache *cache, const sc_request *requests, uint32_t count,
+    uint64_t now_ns, const sc_lease *leases, const sc_status *each);
+uint64_t sc_engine_record_append_words(const sc_cache *cache, uint32_t count, uint32_t marks);
+void sc_engine_record_append(sc_cache *cache, sc_lease lease, const int32_t *tokens,
+    uint32_t count, const sc_mark *marks, uint32_t mark_count);
+uint64_t sc_engine_record_filled_words(const sc_cache *cache, uint32_t kv_count,
+    uint32_t history_count);
+void sc_engine_record_filled(sc_cache *cache, sc_lease lease, const int32_t *kv_ids,
+    uint32_t kv_count, const sc_history *history, uint32_t history_count);
+void sc_engine_record_fork(sc_cache *cache, sc_lease lease, int32_t tail_kv, uint32_t count,
+    sc_status status, const sc_lease *children);
+void sc_engine_record_adopt(sc_cache *cache, sc_lease lease, uint32_t count);
+void sc_engine_record_release(sc_cache *cache, sc_lease lease, uint32_t len, enum sc_release how,
+    int32_t tail_kv);
+uint64_t sc_engine_record_plan_words(const sc_cache *cache, const sc_row *rows, uint32_t count);
+void sc_engine_record_plan(sc_cache *cache, sc_step step, const sc_row *rows, uint32_t count,
+    uint64_t now_ns, const sc_batch *batch, const sc_status *each);
+uint64_t sc_engine_record_commit_words(const sc_cache *cache, const sc_result *results,
+    uint32_t count);
+void sc_engine_record_commit(sc_cache *cache, sc_step step, const sc_result *results,
+    uint32_t count);
+void sc_engine_record_abort(sc_cache *cache, sc_step step, bool launched);
+void sc_engine_record_evict(sc_cache *cache, uint32_t pages, uint32_t slots, const sc_room *got);
+void sc_engine_record_drain(sc_cache *cache, uint32_t cap, const int32_t *ids, uint32_t count);
 
 /* evict.c */
 struct evict_sink {

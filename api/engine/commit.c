@@ -322,7 +322,10 @@ sc_status sc_step_commit(sc_cache *cache, sc_step step, const sc_result *results
     SC_REQUIRE(cache);
     SC_REQUIRE(results || count == 0);
     sc_rwlock_lock(&cache->lock);
-    sc_status status = step_commit(cache, step, results, count, each_out);
+    uint64_t words = sc_engine_record_commit_words(cache, results, count);
+    sc_status status = sc_engine_record_room(cache, words);
+    if (status == SC_OK) status = step_commit(cache, step, results, count, each_out);
+    if (status == SC_OK) sc_engine_record_commit(cache, step, results, count);
     sc_rwlock_unlock(&cache->lock);
     return status;
 }
@@ -376,6 +379,7 @@ sc_status sc_step_abort(sc_cache *cache, sc_step step, bool launched)
     SC_REQUIRE(cache);
     sc_rwlock_lock(&cache->lock);
     sc_status status = step_abort(cache, step, launched);
+    if (status == SC_OK) sc_engine_record_abort(cache, step, launched);
     sc_rwlock_unlock(&cache->lock);
     return status;
 }

@@ -147,9 +147,10 @@ sc_status sc_cache_evict(sc_cache *cache, uint32_t pages, uint32_t slots, sc_roo
     if (status == SC_OK) {
         *got_out = (sc_room){
             .slots_free = (uint32_t)sink.slots,
-            .pages_cached = tokens / cache->page,
+            .pages_cached = cache->options.without_kv ? tokens / cache->page : sink.pages,
             .pages_drainable = sink.pages,
         };
+        sc_engine_record_evict(cache, pages, slots, got_out);
     }
     sc_rwlock_unlock(&cache->lock);
     return status;
@@ -171,6 +172,7 @@ sc_status sc_cache_drain(sc_cache *cache, int32_t *kv_ids_out, uint32_t cap, uin
     cache->kv_inside -= count;
     cache->stats.pages_out += count;
     *count_out = count;
+    sc_engine_record_drain(cache, cap, kv_ids_out, count);
     sc_rwlock_unlock(&cache->lock);
     return SC_OK;
 }

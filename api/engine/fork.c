@@ -135,7 +135,14 @@ sc_status sc_lease_filled(sc_cache *cache, sc_lease lease, const int32_t *kv_ids
     SC_REQUIRE(kv_ids || kv_count == 0);
     SC_REQUIRE(history || history_count == 0);
     sc_rwlock_lock(&cache->lock);
-    sc_status status = lease_filled(cache, lease, kv_ids, kv_count, history, history_count);
+    uint64_t words = sc_engine_record_filled_words(cache, kv_count, history_count);
+    sc_status status = sc_engine_record_room(cache, words);
+    if (status == SC_OK) {
+        status = lease_filled(cache, lease, kv_ids, kv_count, history, history_count);
+    }
+    if (status == SC_OK) {
+        sc_engine_record_filled(cache, lease, kv_ids, kv_count, history, history_count);
+    }
     sc_rwlock_unlock(&cache->lock);
     return status;
 }
@@ -338,7 +345,11 @@ sc_status sc_lease_fork(sc_cache *cache, sc_lease lease, int32_t tail_kv, uint32
     SC_REQUIRE(children_out);
     SC_REQUIRE(tail_kv >= -1);
     sc_rwlock_lock(&cache->lock);
-    sc_status status = lease_fork(cache, lease, tail_kv, count, children_out);
+    sc_status status = sc_engine_record_room(cache, 16 + 2 * (uint64_t)count);
+    if (status == SC_OK) {
+        status = lease_fork(cache, lease, tail_kv, count, children_out);
+        sc_engine_record_fork(cache, lease, tail_kv, count, status, children_out);
+    }
     sc_rwlock_unlock(&cache->lock);
     return status;
 }

@@ -453,14 +453,19 @@ static sc_status acquire_one(sc_cache *cache, const sc_request *request, sc_leas
 sc_status sc_cache_acquire(sc_cache *cache, const sc_request *requests, uint32_t count,
     uint64_t now_ns, sc_lease *leases_out, sc_status *each_out)
 {
-    (void)now_ns; /* no deadlines yet */
     SC_REQUIRE(cache);
     SC_REQUIRE((requests && leases_out && each_out) || count == 0);
     sc_rwlock_lock(&cache->lock);
+    uint64_t words = sc_engine_record_acquire_words(cache, requests, count);
+    sc_status status = sc_engine_record_room(cache, words);
     for (uint32_t i = 0; i < count; i++) {
         leases_out[i] = (sc_lease){0, 0};
-        each_out[i] = acquire_one(cache, &requests[i], &leases_out[i]);
+        each_out[i] = status;
+        if (status == SC_OK) each_out[i] = acquire_one(cache, &requests[i], &leases_out[i]);
         if (each_out[i] == SC_ERR_NO_SLOT || each_out[i] == SC_ERR_LIMIT) cache->stats.refused++;
+    }
+    if (status == SC_OK) {
+        sc_engine_record_acquire(cache, requests, count, now_ns, leases_out, each_out);
     }
     sc_rwlock_unlock(&cache->lock);
     return SC_OK;

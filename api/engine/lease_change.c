@@ -40,7 +40,12 @@ sc_status sc_lease_append_marked(sc_cache *cache, sc_lease handle, const int32_t
     SC_REQUIRE(tokens || count == 0);
     SC_REQUIRE(marks || mark_count == 0);
     sc_rwlock_lock(&cache->lock);
-    sc_status status = lease_append(cache, handle, tokens, count, marks, mark_count);
+    uint64_t words = sc_engine_record_append_words(cache, count, mark_count);
+    sc_status status = sc_engine_record_room(cache, words);
+    if (status == SC_OK) status = lease_append(cache, handle, tokens, count, marks, mark_count);
+    if (status == SC_OK) {
+        sc_engine_record_append(cache, handle, tokens, count, marks, mark_count);
+    }
     sc_rwlock_unlock(&cache->lock);
     return status;
 }
@@ -99,6 +104,7 @@ sc_status sc_lease_adopt(sc_cache *cache, sc_lease handle, uint32_t *count_out)
     SC_REQUIRE(count_out);
     sc_rwlock_lock(&cache->lock);
     sc_status status = lease_adopt(cache, handle, count_out);
+    if (status == SC_OK) sc_engine_record_adopt(cache, handle, *count_out);
     sc_rwlock_unlock(&cache->lock);
     return status;
 }
@@ -244,6 +250,7 @@ sc_status sc_lease_release_tail(
     SC_REQUIRE(tail_kv >= -1);
     sc_rwlock_lock(&cache->lock);
     sc_status status = lease_release(cache, handle, len, how, tail_kv);
+    if (status == SC_OK) sc_engine_record_release(cache, handle, len, how, tail_kv);
     sc_rwlock_unlock(&cache->lock);
     return status;
 }

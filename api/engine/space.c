@@ -111,7 +111,10 @@ sc_status sc_namespace_open(sc_cache *cache, const sc_fingerprint *fingerprint, 
     HASH_FIND(hh, cache->space_by_key, key, key_bytes, space);
     sc_status status = SC_OK;
     if (!space) status = space_create(cache, key, key_bytes, &space);
-    if (status == SC_OK) *namespace_out = (sc_namespace){space->id, space->generation};
+    if (status == SC_OK) {
+        *namespace_out = (sc_namespace){space->id, space->generation};
+        sc_engine_record_ns_open(cache, adapter_id, adapter_generation, *namespace_out);
+    }
     sc_rwlock_unlock(&cache->lock);
     return status;
 }
@@ -137,6 +140,7 @@ sc_status sc_namespace_close(sc_cache *cache, sc_namespace ns)
     SC_REQUIRE(cache);
     sc_rwlock_lock(&cache->lock);
     sc_status status = space_close(cache, ns);
+    if (status == SC_OK) sc_engine_record_ns_close(cache, ns);
     sc_rwlock_unlock(&cache->lock);
     return status;
 }

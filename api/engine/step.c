@@ -384,12 +384,16 @@ static sc_status step_plan(sc_cache *cache, sc_step number, const sc_row *rows, 
 sc_status sc_step_plan(sc_cache *cache, sc_step step, const sc_row *rows, uint32_t count,
     uint64_t now_ns, sc_batch *batch_out, sc_status *each_out)
 {
-    (void)now_ns; /* nothing is decided by time yet */
     SC_REQUIRE(cache);
     SC_REQUIRE(rows && each_out && count > 0);
     SC_REQUIRE(batch_out);
     sc_rwlock_lock(&cache->lock);
-    sc_status status = step_plan(cache, step, rows, count, batch_out, each_out);
+    uint64_t words = sc_engine_record_plan_words(cache, rows, count);
+    sc_status status = sc_engine_record_room(cache, words);
+    if (status == SC_OK) status = step_plan(cache, step, rows, count, batch_out, each_out);
+    if (status == SC_OK) {
+        sc_engine_record_plan(cache, step, rows, count, now_ns, batch_out, each_out);
+    }
     sc_rwlock_unlock(&cache->lock);
     return status;
 }

@@ -515,6 +515,55 @@ START_TEST(drafts__bad_args)
 }
 END_TEST
 
+/* ---- nothing left ---- */
+
+/* Every slot is a working slot, two steps are out, and no memory comes any more than what commits
+ * ask for: each request is computed to its end, and nothing is saved. */
+START_TEST(exhaustion__requests_go_on_without_snapshots)
+{
+    struct rig_options options = RIG_OPTIONS_INIT;
+    struct req all[4];
+    options.slots = 4;
+    options.cache.depth_max = 2;
+    rig_fill(tokens, 512, 1);
+    rig_init(&rig, &options);
+    rig.depth = 2;
+    rig.patient = true;
+    for (uint32_t i = 0; i < 4; i++) rig_ok(req_try(&rig, &all[i], tokens + 50 * i, 40));
+    ck_assert_int_eq(req_try(&rig, &a, tokens, 40), SC_ERR_NO_SLOT);
+    struct rig_step steps[2];
+    for (uint32_t s = 0; s < 12; s++) {
+        struct rig_step *step = &steps[s % 2];
+        if (s >= 2) rig_commit(&rig, step);
+        memset(step, 0, sizeof *step);
+        step->count = 4;
+        uint32_t to = s < 4 ? 10 * (s + 1) : 40 + s - 3;
+        for (uint32_t i = 0; i < 4; i++) step->rows[i] = (struct rig_row){&all[i], to, NULL, 0};
+        fail_alloc_arm(&rig.fa, 1);
+        rig_plan(&rig, step); /* never needs any */
+        ck_assert_uint_eq(fail_alloc_calls(&rig.fa), 0);
+        (void)fail_alloc_disarm(&rig.fa);
+        rig_forward(&rig, step);
+        fail_alloc_arm(&rig.fa, 1 + s % 3); /* each in turn: the commit is made again */
+    }
+    rig_commit(&rig, &steps[0]);
+    rig_commit(&rig, &steps[1]);
+    rig_verify(&rig);
+    sc_cache_stats stats = rig_stats(&rig);
+    ck_assert_uint_eq(stats.saves_published, 0);
+    ck_assert_uint_eq(stats.saves_skipped[SC_SKIP_NO_SLOT], stats.saves_planned);
+    ck_assert_uint_gt(stats.saves_planned, 3);
+    for (uint32_t i = 0; i < 4; i++) {
+        rig_check_lease(&rig, &all[i]);
+        ck_assert_uint_eq(rig_info(&rig, all[i].lease).len, 48);
+        fail_alloc_arm(&rig.fa, 1);
+        req_close(&rig, &all[i], 0, SC_RELEASE_KEEP); /* perhaps discarded, never refused */
+        (void)fail_alloc_disarm(&rig.fa);
+    }
+    rig_deinit(&rig);
+}
+END_TEST
+
 static Suite *flight_suite(void)
 {
     Suite *suite = suite_create("engine_flight");
@@ -535,6 +584,7 @@ static Suite *flight_suite(void)
     tcase_add_test(tc, drafts__the_next_row_has_bounds);
     tcase_add_test(tc, drafts__trees_have_parents);
     tcase_add_test(tc, drafts__bad_args);
+    tcase_add_test(tc, exhaustion__requests_go_on_without_snapshots);
     suite_add_tcase(suite, tc);
     return suite;
 }

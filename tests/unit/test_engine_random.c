@@ -100,6 +100,31 @@ START_TEST(random__forks)
 }
 END_TEST
 
+/* Hardly a slot for a save, and allocations that fail all the time: requests go on. */
+START_TEST(random__exhaustion)
+{
+    struct rig_options options = RIG_OPTIONS_INIT;
+    options.page = _i & 1 ? 16 : 1;
+    options.slots = SIM_REQS + (uint32_t)_i % 2;
+    options.cache.tails = (_i & 1) != 0;
+    options.cache.depth_max = 1 + (uint32_t)_i % 3;
+    options.cache.draft_max = _i & 2 ? 3 : 0;
+    options.cache.token_max = _i & 2 ? 500 : 0;
+    struct sim sim;
+    sim_init(&sim, &options, 800 + (uint64_t)_i);
+    sim.marks = sim.forks = sim.starve = sim.rig.patient = true;
+    for (uint64_t i = 0; i < test_scaled(4000, 400); i++) {
+        sim_act(&sim);
+        if (i % 16 == 0) rig_verify(&sim.rig);
+    }
+    sc_cache_stats stats = rig_stats(&sim.rig);
+    ck_assert_uint_gt(stats.saves_skipped[SC_SKIP_NO_SLOT], 0);
+    ck_assert(sim.rig.starved > 0 && stats.rows > 0);
+    (void)fail_alloc_disarm(&sim.rig.fa);
+    sim_deinit(&sim);
+}
+END_TEST
+
 START_TEST(random__pure_recurrent_models_have_no_kv)
 {
     struct rig_options options = RIG_OPTIONS_INIT;
@@ -208,6 +233,7 @@ static Suite *random_suite(void)
     tcase_add_loop_test(tc, random__steps_in_flight, 0, 16);
     tcase_add_loop_test(tc, random__tails, 0, 12);
     tcase_add_loop_test(tc, random__forks, 0, 12);
+    tcase_add_loop_test(tc, random__exhaustion, 0, 8);
     tcase_add_test(tc, random__pure_recurrent_models_have_no_kv);
     tcase_add_loop_test(tc, contract_18__same_calls_same_decisions, 0, 2);
     tcase_add_test(tc, canary__the_rig_sees_one_flipped_bit);

@@ -61,6 +61,8 @@ struct rig {
     uint32_t kv_ids, kv_free_count;
     struct sc_prng prng; /* of the tokens that are sampled */
     uint32_t depth, request_flags; /* of the requests */
+    bool patient;        /* a call that finds no memory is made again */
+    uint64_t starved;    /* so many were */
     bool tails;          /* partial pages are handed in */
     int32_t *split;      /* tokens without their marks: of the newest key */
     sc_mark *marks;
@@ -84,6 +86,17 @@ static inline uint64_t rig_hash(uint64_t a, uint64_t b)
 {
     return sc_mix64(sc_mix64(a + 0x9e37u) ^ b);
 }
+
+/* A call that finds no memory (rig.fa is armed) has changed nothing: with memory it goes well. */
+#define rig_again(rig, status, call)                                                               \
+    do {                                                                                           \
+        (status) = (call);                                                                         \
+        if ((status) == SC_ERR_NO_MEMORY && (rig)->patient) {                                      \
+            (rig)->starved++;                                                                      \
+            rig_verify(rig);                                                                       \
+            (status) = (call);                                                                     \
+        }                                                                                          \
+    } while (0)
 
 #define rig_ok(call) ck_assert_msg((call) == SC_OK, "%s: %s", #call, sc_last_error()->text)
 
@@ -199,6 +212,7 @@ static inline void rig_init(struct rig *rig, const struct rig_options *options)
 
 static inline void rig_verify(struct rig *rig)
 {
+    (void)fail_alloc_disarm(&rig->fa); /* the tree's walk needs memory */
     sc_status status = sc_cache_verify(rig->cache);
     ck_assert_msg(status == SC_OK, "verify: %s", sc_last_error()->text);
 }
@@ -488,6 +502,11 @@ static inline sc_status req_ask(struct rig *rig, struct req *req, const sc_reque
     memset(req, 0, sizeof *req);
     req->open = -1;
     rig_ok(sc_cache_acquire(rig->cache, request, 1, 0, &req->lease, &each));
+    if (each == SC_ERR_NO_MEMORY && rig->patient) {
+        rig->starved++;
+        rig_verify(rig);
+        rig_ok(sc_cache_acquire(rig->cache, request, 1, 0, &req->lease, &each));
+    }
     if (each != SC_OK) return each;
     req_tokens(req, request->key.tokens, request->key.token_count);
     for (uint32_t i = 0; i < request->key.mark_count; i++) {
@@ -521,7 +540,10 @@ static inline void req_append(
     struct rig *rig, struct req *req, const int32_t *tokens, uint32_t count)
 {
     uint32_t marks = rig_split(rig, tokens, count, req->count);
-    rig_ok(sc_lease_append_marked(rig->cache, req->lease, rig->split, count, rig->marks, marks));
+    sc_status status;
+    rig_again(rig, status, sc_lease_append_marked(rig->cache, req->lease, rig->split, count,
+        rig->marks, marks));
+    rig_ok(status);
     req_tokens(req, tokens, count);
     req->known = req->count;
 }
@@ -529,8 +551,11 @@ static inline void req_append(
 /* Tells the lease of sampled tokens, up to `count` in all. */
 static inline void req_tell(struct rig *rig, struct req *req, uint32_t count)
 {
+    sc_status status;
     if (count <= req->known) return;
-    rig_ok(sc_lease_append(rig->cache, req->lease, req->tokens + req->known, count - req->known));
+    rig_again(rig, status, sc_lease_append(rig->cache, req->lease, req->tokens + req->known,
+        count - req->known));
+    rig_ok(status);
     req->known = count;
 }
 
@@ -554,7 +579,9 @@ static inline void req_release(struct rig *rig, struct req *req, uint32_t len, e
     uint32_t end = len ? len : info.len;
     bool partial = rig->tails && req->open >= 0 && (info.steps_out > 0 || end % rig->page != 0);
     int32_t tail = partial && end == info.len ? req->open : -1;
-    rig_ok(sc_lease_release_tail(rig->cache, req->lease, len, how, tail));
+    sc_status status;
+    rig_again(rig, status, sc_lease_release_tail(rig->cache, req->lease, len, how, tail));
+    rig_ok(status);
     if (tail < 0) return;
     rig->kv_where[tail] = 2;
     req->open = req->flights > 0 ? rig_kv_copy(rig, tail) : -1;
@@ -790,7 +817,10 @@ static inline void rig_commit(struct rig *rig, struct rig_step *step)
             req_tell(rig, step->rows[i].req, result->len);
         }
     }
-    rig_ok(sc_step_commit(rig->cache, step->number, step->results, step->result_count, each));
+    sc_status status;
+    rig_again(rig, status, sc_step_commit(rig->cache, step->number, step->results,
+        step->result_count, each));
+    rig_ok(status);
     for (uint32_t i = 0; i < step->result_count; i++) ck_assert_int_eq(each[i], SC_OK);
     rig_committed(rig, step);
 }
@@ -884,7 +914,9 @@ static inline void req_fill(struct rig *rig, struct req *req, uint32_t len, uint
         ids[pages++] = req->open;
         req->open = -1;
     }
-    rig_ok(sc_lease_filled(rig->cache, req->lease, ids, pages, history, count));
+    sc_status status;
+    rig_again(rig, status, sc_lease_filled(rig->cache, req->lease, ids, pages, history, count));
+    rig_ok(status);
     for (uint32_t i = 0; i < pages; i++) rig->kv_where[ids[i]] = 2;
     free(kv);
     free(ids);
@@ -901,7 +933,8 @@ static inline sc_status req_fork(struct rig *rig, struct req *req, uint32_t coun
     bool stands = info.len == 0 || info.source_slot != info.working_slot;
     int32_t tail = !stands && info.len % rig->page != 0 ? req->open : -1;
     ck_assert_uint_le(count, 16);
-    sc_status status = sc_lease_fork(rig->cache, req->lease, tail, count, leases);
+    sc_status status;
+    rig_again(rig, status, sc_lease_fork(rig->cache, req->lease, tail, count, leases));
     if (status != SC_OK) return status;
     if (tail >= 0) {
         rig->kv_where[tail] = 2;

@@ -21,6 +21,7 @@ struct sim {
     bool launched;             /* the newest; older ones always are */
     uint32_t depth, draft_max;
     bool marks, forks; /* are drawn */
+    bool starve;       /* allocations fail now and then */
     struct sim_talk talks[SIM_TALKS]; /* earlier conversations */
     uint64_t calls, digest;           /* digest: of everything that the cache decided */
     uint64_t refused, aborted, adopted, resumed, early, lost, overlapped, tails, forked, external;
@@ -319,6 +320,7 @@ static inline void sim_act(struct sim *sim)
 {
     uint32_t i = sim_below(sim, SIM_REQS), what = sim_below(sim, 10);
     struct req *req = &sim->reqs[i];
+    if (sim->starve && sim_below(sim, 2)) fail_alloc_arm(&sim->rig.fa, 1 + sim_below(sim, 6));
     if (what < 5) {
         bool full = sim->out == sim->depth || (sim->out > 0 && !sim->launched);
         if (full || (sim->out > 0 && sim_below(sim, 3) == 0)) {
