@@ -221,7 +221,8 @@ uint32_t h_next_to_compute(const struct h_sched *s)
     uint32_t best = H_STEPS_MAX;
     for (uint32_t k = 0; k < H_STEPS_MAX; k++) {
         const struct h_step *step = &s->world->steps[k];
-        if (!step->active || step->computed || step->owner != s->index) continue;
+        /* Of another scheduler's step its thread may write `computed` just now. */
+        if (!step->active || step->owner != s->index || step->computed) continue;
         if (best == H_STEPS_MAX || step->id < s->world->steps[best].id) best = k;
     }
     return best;
