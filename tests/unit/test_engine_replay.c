@@ -172,7 +172,7 @@ static void end_all(struct rig *second)
     ck_assert_uint_eq(rig_stats(second).leases_alive, 0);
 }
 
-/* Records with each word changed in turn, and cut short at each: an error or not, but never harm. */
+/* Records with each word changed in turn, and cut short at each: an error or not, never harm. */
 START_TEST(replay__bad_records_are_refused)
 {
     struct tape tape = {0};
