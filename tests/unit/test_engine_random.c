@@ -48,7 +48,7 @@ START_TEST(random__steps_in_flight)
     options.cache.draft_max = _i & 4 ? 5 : 0;
     options.cache.decode_interval = _i & 1 ? 16 : (uint32_t)_i % 5;
     options.cache.keep_cuts = _i % 7 == 6;
-    random_run(&options, 300 + (uint64_t)_i, test_scaled(4000, 400));
+    random_run(&options, 300 + (uint64_t)_i, test_scaled(4000, 1500));
 }
 END_TEST
 
@@ -66,7 +66,7 @@ START_TEST(random__tails)
     struct sim sim;
     sim_init(&sim, &options, 500 + (uint64_t)_i);
     sim.marks = _i % 3 == 0;
-    for (uint64_t i = 0; i < test_scaled(4000, 400); i++) {
+    for (uint64_t i = 0; i < test_scaled(4000, 1500); i++) {
         sim_act(&sim);
         if (i % 16 == 0) rig_verify(&sim.rig);
     }
@@ -113,7 +113,7 @@ START_TEST(random__exhaustion)
     struct sim sim;
     sim_init(&sim, &options, 800 + (uint64_t)_i);
     sim.marks = sim.forks = sim.starve = sim.rig.patient = true;
-    for (uint64_t i = 0; i < test_scaled(4000, 400); i++) {
+    for (uint64_t i = 0; i < test_scaled(4000, 1500); i++) {
         sim_act(&sim);
         if (i % 16 == 0) rig_verify(&sim.rig);
     }
