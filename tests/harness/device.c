@@ -178,9 +178,8 @@ static void compute_row(struct h_sched *s, struct h_step *step, uint32_t index)
     struct h_world *w = s->world;
     struct h_row *row = &step->rows[index];
     struct h_lease *lease = &s->leases[row->lease];
-    uint32_t before_row = 0;
-    const struct h_step *before = h_step_before(s, step, row->lease, &before_row);
-    const struct h_run *base = before ? &before->rows[before_row].next : &lease->run;
+    const struct h_row *before = row->before;
+    const struct h_run *base = before ? &before->next : &lease->run;
     row->len = row->end;
     row->computed = true;
     if (lease->lost || lease->overrun) {
@@ -208,8 +207,7 @@ static void compute_row(struct h_sched *s, struct h_step *step, uint32_t index)
     }
     bool canary = w->canary_from && w->op_count >= w->canary_from;
     h_slot_write(w, row->dest, row->next.state ^ (canary ? 64 : 0));
-    if (!w->cfg.without_kv) write_kv(s, row, base, before ? before->rows[before_row].open
-                                                          : lease->open);
+    if (!w->cfg.without_kv) write_kv(s, row, base, before ? before->open : lease->open);
     if (w->extras) write_extra(s, step, row);
 }
 
@@ -228,9 +226,19 @@ uint32_t h_next_to_compute(const struct h_sched *s)
     return best;
 }
 
+/* Under the lock: the steps of others come and go while this one is computed. */
 void h_op_compute_choose(struct h_sched *s)
 {
     s->step_of_compute = h_next_to_compute(s);
+    if (s->step_of_compute == H_STEPS_MAX) return;
+    struct h_step *step = &s->world->steps[s->step_of_compute];
+    for (uint32_t i = 0; i < step->row_count; i++) {
+        struct h_row *row = &step->rows[i];
+        uint32_t index = 0;
+        if (!row->granted) continue;
+        const struct h_step *before = h_step_before(s, step, row->lease, &index);
+        row->before = before ? &before->rows[index] : NULL;
+    }
 }
 
 void h_op_compute(struct h_sched *s)
@@ -247,7 +255,7 @@ void h_op_compute(struct h_sched *s)
 bool h_compute_up_to(struct h_sched *s, const struct h_step *step)
 {
     while (!step->computed) {
-        s->step_of_compute = h_next_to_compute(s);
+        h_op_compute_choose(s);
         if (s->step_of_compute == H_STEPS_MAX || s->world->device_lost) return false;
         h_op_compute(s);
     }

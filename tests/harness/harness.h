@@ -277,6 +277,7 @@ struct h_row {
     int32_t source, dest, extra, copy_from, copy_to;
     bool granted, decode, computed;
     int32_t freeze;              /* 2: a tail */
+    const struct h_row *before;  /* that it goes on from; NULL: the committed state */
     uint32_t len;                /* after computing */
     struct h_run next;
     int32_t ids[H_TOKENS_MAX];   /* pages that it may need */

@@ -252,9 +252,8 @@ void h_op_run(struct h_world *w, struct h_op op)
         H_CHECK(w, !w->armed, "an allocation is still to fail");
         if (!w->threaded || w->op_count % 16 == 0) h_check_counts(s);
     }
-    /* The harness's device looks at the steps of all schedulers, so it works under the lock. */
-    if (op.code == H_OP_COMPUTE) h_op_compute(s);
     if (w->threaded) (void)pthread_mutex_unlock(&w->lock);
+    if (op.code == H_OP_COMPUTE) h_op_compute(s);
     if (op.code == H_OP_LOOKUP) h_op_lookup(s);
     if (op.code == H_OP_READ) h_op_read(s);
     s->totals->ops++;
