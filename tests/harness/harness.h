@@ -334,6 +334,8 @@ struct h_world {
     void (*device_lose)(void *ctx, bool lost); /* the simulation's; NULL: H_OP_LOSE does nothing */
     void *device_ctx;
     sc_backend *backend;         /* NULL: host */
+    void (*record)(void *ctx, const void *bytes, size_t count); /* of the cache; NULL: none */
+    void *record_ctx;
     struct h_totals *totals;     /* [totals_count]: one for each scheduler, or one for all */
     uint32_t totals_count;
 
@@ -454,6 +456,8 @@ void h_world_create(struct h_world *w);
 void h_world_destroy(struct h_world *w);
 /* Ends steps and leases, evicts and drains everything; the cache stays. */
 void h_world_empty(struct h_world *w);
+/* Takes down a world that the harness has not played in, whose cache is empty. */
+void h_world_discard(struct h_world *w);
 void h_op_run(struct h_world *w, struct h_op op);
 sc_cache_stats h_stats(struct h_sched *s);
 sc_room h_room(struct h_sched *s);

@@ -136,6 +136,8 @@ static sc_cache_options cache_options(struct h_world *w)
     options.depth_max = w->cfg.depth;
     options.draft_max = w->cfg.draft_max;
     options.tails = w->cfg.tails != 0;
+    options.record = w->record;
+    options.record_ctx = w->record_ctx;
     options.allocator = &w->fa.allocator;
     return options;
 }
@@ -399,6 +401,12 @@ void h_world_destroy(struct h_world *w)
     h_world_empty(w);
     sc_cache_stats stats = h_stats(s);
     totals_take(s, &stats);
+    h_world_discard(w);
+}
+
+void h_world_discard(struct h_world *w)
+{
+    struct h_sched *s = &w->scheds[0];
     H_OK(w, H_CALL(s, DESTROY, sc_cache_destroy(w->cache)));
     sc_pool_info info;
     H_OK(w, sc_pool_info_get(w->pool, &info));

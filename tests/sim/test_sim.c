@@ -5,7 +5,7 @@
  *   test_sim [--seeds N] [--first N]   worlds N .. (default 10,000), scaled by SC_TEST_SCALE
  *   test_sim --canary                  a state is written wrongly: this must fail
  *   SC_SEED=n [SC_STEPS=m]             this world alone, up to operation m
- *   SC_TWIN=1                          and a second instance of it
+ *   SC_TWIN=1, SC_RECORD=1             and a second instance of it; of what it recorded
  *   SC_TRACE=1                         prints every operation
  *
  * Each world has at least 1,000 operations and at least 3 faults. */
@@ -16,6 +16,7 @@
 
 #include "harness/harness.h"
 #include "kernels/backend.h"
+#include "statecache/experimental.h"
 #include "support/test_scale.h"
 
 enum { OPS = 1000, FAULTS = 3, OPS_MAX = 5000 };
@@ -23,7 +24,14 @@ enum { OPS = 1000, FAULTS = 3, OPS_MAX = 5000 };
 static struct h_world world; /* one at a time; too large for the stack */
 static struct h_totals totals;
 static struct h_log *op_log;
-static uint64_t twin_decisions;
+static uint64_t twin_decisions, records_played;
+
+/* What the cache recorded of a world. */
+static struct {
+    char *bytes;
+    size_t count, cap;
+    bool on;
+} record;
 
 /* ------------------------------------------------------------------ a device that can be lost */
 
@@ -56,6 +64,18 @@ static void device_init(void)
 
 /* ------------------------------------------------------------------ one world */
 
+static void take_record(void *ctx, const void *bytes, size_t count)
+{
+    (void)ctx;
+    while (record.count + count > record.cap) {
+        record.cap = record.cap ? record.cap * 2 : 1u << 20;
+        record.bytes = realloc(record.bytes, record.cap);
+        if (!record.bytes) abort();
+    }
+    memcpy(record.bytes + record.count, bytes, count);
+    record.count += count;
+}
+
 static uint64_t fault_count(void)
 {
     uint64_t count = 0;
@@ -80,7 +100,12 @@ static void world_begin(uint64_t seed)
     world.totals = &totals;
     world.totals_count = 1;
     world.backend = &device;
-    world.device_lose = device_lose;
+    if (record.on) {
+        world.record = take_record; /* want of memory and a lost device are not recorded */
+        record.count = 0;
+    } else {
+        world.device_lose = device_lose;
+    }
     world.log = op_log;
     op_log->world = seed;
     op_log->count = 0;
@@ -107,6 +132,7 @@ static void run_seed(uint64_t seed, uint64_t steps_max, uint64_t canary_from, bo
         struct h_op op =
             fault ? fault_draw(&rng, sched) : h_op_draw(&swarm, &rng, sched);
         if (i == 0) op.code = H_OP_NS_OPEN;
+        if (record.on) op.fault = 0;
         h_op_run(&world, op);
     }
     struct h_op verify = {H_OP_VERIFY, 0, 0, 1};
@@ -126,6 +152,31 @@ static void run_twin(uint64_t seed)
     totals = before;
     twin_decisions += of_twins.decisions - before.decisions;
     H_CHECK(&world, decisions == world.decisions, "a second instance decides otherwise");
+}
+
+/* The calls of a world, as the cache recorded them, fed to a second instance: it checks itself that
+ * it decides the same. */
+static void run_recorded(uint64_t seed)
+{
+    static struct h_world second;
+    sc_replay *replay = NULL;
+    uint64_t count = 0;
+    record.on = true;
+    run_seed(seed, UINT64_MAX, 0, false);
+    record.on = false;
+    memset(&second, 0, sizeof second);
+    second.cfg = world.cfg;
+    second.totals = &totals;
+    second.totals_count = 1;
+    second.backend = &device;
+    second.log = op_log;
+    h_world_create(&second);
+    H_OK(&second, sc_replay_create(second.cache, &replay));
+    H_OK(&second, sc_replay_feed(replay, record.bytes, record.count));
+    H_OK(&second, sc_replay_count(replay, &count));
+    records_played += count;
+    sc_replay_destroy(replay);
+    h_world_discard(&second);
 }
 
 /* An assertion of the library, a wild access or a loop: say how to get there, then die of it. */
@@ -195,6 +246,7 @@ static int run_one(uint64_t seed)
 {
     run_seed(seed, number("SC_STEPS", getenv("SC_STEPS"), UINT64_MAX), 0, false);
     if (getenv("SC_TWIN")) run_twin(seed);
+    if (getenv("SC_RECORD")) run_recorded(seed);
     h_print_totals(stdout, &totals);
     return 0;
 }
@@ -227,11 +279,12 @@ int main(int argc, char **argv)
         if (i % 1024 == 0) (void)alarm(300);
         run_seed(i, UINT64_MAX, 0, false);
         if (i % 4 == 0) run_twin(i);
+        if (i % 4 >= 2) run_recorded(i);
     }
     (void)alarm(0);
     uint32_t missing = h_print_coverage(stdout, &totals);
     h_print_totals(stdout, &totals);
-    (void)printf("%llu decisions of second instances, all the same\n",
-        (unsigned long long)twin_decisions);
+    (void)printf("second instances: %llu decisions without look-ups, %llu recorded calls, all the "
+        "same\n", (unsigned long long)twin_decisions, (unsigned long long)records_played);
     return seeds >= 8000 ? check_totals(missing) : 0; /* a shorter run need not meet everything */
 }
