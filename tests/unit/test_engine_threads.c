@@ -41,7 +41,9 @@ static bool read_once(struct shared *shared, struct sc_prng *prng)
     sc_key keys[2];
     sc_answer answers[2];
     for (uint32_t i = 0; i < 2; i++) {
-        keys[i] = rig_key(shared->rig, tokens[i], reader_prompt(prng, tokens[i]));
+        /* Without marks, and not by rig_key: its scratch is the mutator's. */
+        uint32_t count = reader_prompt(prng, tokens[i]);
+        keys[i] = (sc_key){.ns = shared->rig->ns, .tokens = tokens[i], .token_count = count};
     }
     if (sc_cache_lookup(cache, keys, 2, answers) != SC_OK) return false;
     for (uint32_t i = 0; i < 2; i++) {
