@@ -267,30 +267,34 @@ sc_status sc_cache_apply(sc_cache *cache, const sc_done *done, uint32_t count, u
 
 /* ---- numbers ---- */
 
+void sc_engine_room(const sc_cache *cache, sc_room *room_out)
+{
+    sc_pool_info pool;
+    struct sc_radix_stats tree;
+    sc_radix_stats_get(cache->radix, &tree);
+    sc_status status = sc_pool_info_get(cache->options.pool, &pool);
+    SC_ASSERT(status == SC_OK);
+    *room_out = (sc_room){
+        .slots_free = pool.free_count,
+        .slots_evictable = (uint32_t)tree.state_evictable_count,
+        .slots_held = pool.owner_count[SC_OWNER_WORKING] +
+            pool.owner_count[SC_OWNER_IN_FLIGHT] + (uint32_t)tree.state_locked_count,
+        .slots_draining = pool.owner_count[SC_OWNER_DRAINING],
+        .pages_cached = (tree.token_count - tree.tail_tokens) / cache->page + tree.tail_count,
+        .pages_evictable = tree.kv_evictable_tokens / cache->page,
+        .pages_held = cache->kv_held,
+        .pages_drainable = cache->drain.count,
+    };
+}
+
 sc_status sc_cache_room(const sc_cache *cache, sc_room *room_out)
 {
     SC_REQUIRE(cache);
     SC_REQUIRE(room_out);
     sc_rwlock_lock_shared(&cache->lock);
-    sc_pool_info pool;
-    struct sc_radix_stats tree;
-    sc_radix_stats_get(cache->radix, &tree);
-    sc_status status = sc_pool_info_get(cache->options.pool, &pool);
-    if (status == SC_OK) {
-        *room_out = (sc_room){
-            .slots_free = pool.free_count,
-            .slots_evictable = (uint32_t)tree.state_evictable_count,
-            .slots_held = pool.owner_count[SC_OWNER_WORKING] +
-                pool.owner_count[SC_OWNER_IN_FLIGHT] + (uint32_t)tree.state_locked_count,
-            .slots_draining = pool.owner_count[SC_OWNER_DRAINING],
-            .pages_cached = (tree.token_count - tree.tail_tokens) / cache->page + tree.tail_count,
-            .pages_evictable = tree.kv_evictable_tokens / cache->page,
-            .pages_held = cache->kv_held,
-            .pages_drainable = cache->drain.count,
-        };
-    }
+    sc_engine_room(cache, room_out);
     sc_rwlock_unlock_shared(&cache->lock);
-    return status;
+    return SC_OK;
 }
 
 sc_status sc_cache_stats_get(const sc_cache *cache, sc_cache_stats *stats_out)

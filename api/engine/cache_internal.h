@@ -106,7 +106,8 @@
  * all.
  *
  * Locking: `lock` shared for look-ups, info, room, statistics, verify; exclusive for the rest.
- * Never held over device calls: the engine makes none.
+ * Never held over device calls: slots that a call takes are prepared after it was given back
+ * (evict.c); when that fails, the call takes back what it can and gives up what it cannot.
  *
  * Acquire first, mutate last: whatever may fail (memory of leases, of the drain list, of receipts)
  * is taken before anything changes. What may fail in the middle of a commit (tree nodes, registry
@@ -243,6 +244,7 @@ struct step {
     uint32_t row_count, granted_count, save_count;
     struct step_row *rows;    /* [row_max] */
     struct step_save *saves;  /* [save_max] */
+    sc_slot *fills;           /* [row_max + save_max]: slots that its plan took */
     int32_t *block;
     uint32_t block_words;
 };
@@ -301,6 +303,9 @@ struct sc_cache {
     struct recorder recorder;
     sc_cache_stats stats;     /* the counters among its members */
 };
+
+/* cache.c */
+void sc_engine_room(const sc_cache *cache, sc_room *room_out);
 
 /* space.c */
 struct space *sc_engine_space(const sc_cache *cache, sc_namespace ns);
@@ -398,6 +403,9 @@ static inline bool sc_engine_end_savable(const sc_cache *cache, uint32_t len, in
  * A `tail_kv` is the tree's then, but counted by the caller. */
 void sc_engine_freeze_now(sc_cache *cache, struct lease *lease, sc_save_kind kind, sc_slot fresh,
     int32_t tail_kv, struct published *published_out);
+/* Gives a lease up whose slots the device could not prepare: it is LOST. Takes the lock.
+ * SC_ERR_STALE. */
+sc_status sc_engine_lose(sc_cache *cache, sc_lease handle);
 /* Drops what the lease has saved on the path to `node` beyond `len` and nobody used. */
 void sc_engine_drop_beyond(sc_cache *cache, struct lease *lease, sc_node node, uint32_t len);
 /* Drops the lease's newest decode snapshot, at or below `node`, if nobody used it. */
@@ -424,6 +432,7 @@ void sc_engine_record_filled(sc_cache *cache, sc_lease lease, const int32_t *kv_
     uint32_t kv_count, const sc_history *history, uint32_t history_count);
 void sc_engine_record_fork(sc_cache *cache, sc_lease lease, int32_t tail_kv, uint32_t count,
     sc_status status, const sc_lease *children);
+void sc_engine_record_lose(sc_cache *cache, sc_lease lease);
 void sc_engine_record_adopt(sc_cache *cache, sc_lease lease, uint32_t count);
 void sc_engine_record_release(sc_cache *cache, sc_lease lease, uint32_t len, enum sc_release how,
     int32_t tail_kv);
@@ -455,6 +464,15 @@ sc_status sc_engine_slot_take(sc_cache *cache, sc_owner owner, sc_slot *slot_out
 /* One slot of the extras pool. SC_ERR_NO_SLOT. */
 sc_status sc_engine_extra_take(sc_cache *cache, sc_slot *slot_out);
 void sc_engine_slot_free(sc_pool *pool, sc_slot slot);
+/* Slots that the call in hand has taken, and that nobody has prepared yet. */
+struct fills {
+    sc_slot *slots, *extras;
+    uint32_t slot_count, extra_count;
+};
+/* Those of a new lease. */
+void sc_engine_fill_add(const sc_cache *cache, struct fills *fills, const struct lease *lease);
+/* Prepares them: calls the device, so without the lock. On error they may hold anything. */
+sc_status sc_engine_fill(const sc_cache *cache, const struct fills *fills);
 
 /* block.c */
 /* Offsets of the sections of a block; no block. */

@@ -1,6 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What leaves the cache: eviction, the drain list, and finding a slot by evicting.
  *
+ * A slot that was taken holds anything. Before a kernel sees it, its control words are cleared
+ * (sc_pool_prepare), which waits for the device: so the calls that take slots note them (struct
+ * fills) and clear them when they have given the lock back. Until such a call returns nobody else
+ * knows these slots.
+ *
  * The drain list is a ring of KV ids, oldest first:
  *
  *      first              (first + count) % cap
@@ -92,14 +97,19 @@ void sc_engine_slot_free(sc_pool *pool, sc_slot slot)
     SC_ASSERT(status == SC_OK); /* (1): nobody else frees it */
 }
 
-/* On failure the slot is back in the pool. */
-static sc_status slot_prepared(sc_pool *pool, sc_slot *slot)
+void sc_engine_fill_add(const sc_cache *cache, struct fills *fills, const struct lease *lease)
 {
-    sc_status status = sc_pool_prepare(pool, slot, 1);
-    if (status == SC_OK) return SC_OK;
-    sc_engine_slot_free(pool, *slot);
-    *slot = SC_SLOT_NULL;
-    return status;
+    fills->slots[fills->slot_count++] = lease->working;
+    if (cache->options.extras) fills->extras[fills->extra_count++] = lease->extra;
+}
+
+sc_status sc_engine_fill(const sc_cache *cache, const struct fills *fills)
+{
+    if (fills->slot_count > 0) {
+        SC_TRY(sc_pool_prepare(cache->options.pool, fills->slots, fills->slot_count));
+    }
+    if (fills->extra_count == 0) return SC_OK;
+    return sc_pool_prepare(cache->options.extras, fills->extras, fills->extra_count);
 }
 
 sc_status sc_engine_slot_take(sc_cache *cache, sc_owner owner, sc_slot *slot_out)
@@ -114,7 +124,7 @@ sc_status sc_engine_slot_take(sc_cache *cache, sc_owner owner, sc_slot *slot_out
         bool taken = sc_pool_take(pool, 1, owner, slot_out);
         SC_ASSERT(taken); /* the pool is this cache's alone */
     }
-    return slot_prepared(pool, slot_out);
+    return SC_OK;
 }
 
 sc_status sc_engine_extra_take(sc_cache *cache, sc_slot *slot_out)
@@ -123,7 +133,7 @@ sc_status sc_engine_extra_take(sc_cache *cache, sc_slot *slot_out)
     if (!sc_pool_take(extras, 1, SC_OWNER_WORKING, slot_out)) {
         return SC_FAIL(SC_ERR_NO_SLOT, "every slot of the extras is in use");
     }
-    return slot_prepared(extras, slot_out);
+    return SC_OK;
 }
 
 sc_status sc_cache_evict(sc_cache *cache, uint32_t pages, uint32_t slots, sc_room *got_out)
@@ -132,9 +142,11 @@ sc_status sc_cache_evict(sc_cache *cache, uint32_t pages, uint32_t slots, sc_roo
     SC_REQUIRE(got_out);
     sc_rwlock_lock(&cache->lock);
     struct evict_sink sink;
+    sc_room before, after;
     uint64_t tokens = 0;
     uint32_t cascaded = 0, evicted = 0;
     sc_engine_sink_init(cache, SC_EVICT_ASKED, &sink);
+    sc_engine_room(cache, &before);
     sc_status status = SC_OK;
     if (pages > 0) {
         status = sc_radix_evict_kv(cache->radix, (uint64_t)pages * cache->page, &sink.sink, &tokens,
@@ -145,10 +157,11 @@ sc_status sc_cache_evict(sc_cache *cache, uint32_t pages, uint32_t slots, sc_roo
             &evicted);
     }
     if (status == SC_OK) {
+        sc_engine_room(cache, &after);
         *got_out = (sc_room){
-            .slots_free = (uint32_t)sink.slots,
-            .pages_cached = cache->options.without_kv ? tokens / cache->page : sink.pages,
-            .pages_drainable = sink.pages,
+            .slots_free = after.slots_free - before.slots_free,
+            .pages_cached = before.pages_cached - after.pages_cached,
+            .pages_drainable = after.pages_drainable - before.pages_drainable,
         };
         sc_engine_record_evict(cache, pages, slots, got_out);
     }

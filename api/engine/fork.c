@@ -7,7 +7,8 @@
  *
  * Everything that may be refused comes before anything changes: the children with their receipts
  * and slots, F, room for the id of the tail. Only then the tree is asked to take the state; when it
- * does not, all that is undone.
+ * does not, all that is undone. What cannot be undone is that the device fails when the slots are
+ * prepared, after the lock was given back: the children go, and who wrote F is lost.
  *
  * Numbers in brackets are invariants of cache_internal.h. */
 #include <string.h>
@@ -38,6 +39,20 @@ void sc_engine_freeze_now(sc_cache *cache, struct lease *lease, sc_save_kind kin
     }
     lease->next_source = lease->source;
     lease->next_dest = lease->working;
+}
+
+sc_status sc_engine_lose(sc_cache *cache, sc_lease handle)
+{
+    struct lease *lease = NULL;
+    sc_rwlock_lock(&cache->lock);
+    sc_status status = sc_engine_lease_find(cache, handle, &lease);
+    if (status == SC_OK) {
+        lease->lost = lease->overrun = true;
+        sc_engine_pending_pass(cache, lease, UINT32_MAX);
+        sc_engine_record_lose(cache, handle);
+    }
+    sc_rwlock_unlock(&cache->lock);
+    return status;
 }
 
 /* ---- states that the engine brings ---- */
@@ -109,7 +124,7 @@ static void publish_filled(sc_cache *cache, struct lease *lease)
 }
 
 static sc_status lease_filled(sc_cache *cache, sc_lease handle, const int32_t *kv_ids,
-    uint32_t kv_count, const sc_history *history, uint32_t history_count)
+    uint32_t kv_count, const sc_history *history, uint32_t history_count, struct fills *fills)
 {
     struct lease *lease = NULL;
     SC_TRY(sc_engine_lease_find(cache, handle, &lease));
@@ -122,8 +137,10 @@ static sc_status lease_filled(sc_cache *cache, sc_lease handle, const int32_t *k
     SC_TRY(sc_engine_lease_reserve(cache, lease, kv_count));
     SC_TRY(sc_engine_history_reserve(cache, lease, history_count + 1));
     SC_TRY(sc_engine_drain_reserve(cache, kv_count));
+    uint32_t filled = lease->working.id;
     fill(cache, lease, kv_ids, kv_count, history, history_count);
     publish_filled(cache, lease);
+    if (lease->working.id != filled) fills->slots[fills->slot_count++] = lease->working;
     sc_engine_pending_pass(cache, lease, lease->len);
     return SC_OK;
 }
@@ -134,16 +151,21 @@ sc_status sc_lease_filled(sc_cache *cache, sc_lease lease, const int32_t *kv_ids
     SC_REQUIRE(cache);
     SC_REQUIRE(kv_ids || kv_count == 0);
     SC_REQUIRE(history || history_count == 0);
+    sc_slot fresh;
+    struct fills fills = {.slots = &fresh};
     sc_rwlock_lock(&cache->lock);
     uint64_t words = sc_engine_record_filled_words(cache, kv_count, history_count);
     sc_status status = sc_engine_record_room(cache, words);
     if (status == SC_OK) {
-        status = lease_filled(cache, lease, kv_ids, kv_count, history, history_count);
+        status = lease_filled(cache, lease, kv_ids, kv_count, history, history_count, &fills);
     }
     if (status == SC_OK) {
         sc_engine_record_filled(cache, lease, kv_ids, kv_count, history, history_count);
     }
     sc_rwlock_unlock(&cache->lock);
+    if (status != SC_OK) return status;
+    status = sc_engine_fill(cache, &fills);
+    if (status != SC_OK) (void)sc_engine_lose(cache, lease);
     return status;
 }
 
@@ -316,12 +338,13 @@ static sc_status check_fork(const sc_cache *cache, const struct lease *lease, in
 }
 
 static sc_status lease_fork(sc_cache *cache, sc_lease handle, int32_t tail_kv, uint32_t count,
-    sc_lease *children_out)
+    sc_lease *children_out, struct fills *fills)
 {
     struct lease *parent = NULL, *children = NULL;
     SC_TRY(sc_engine_lease_find(cache, handle, &parent));
     SC_TRY(check_fork(cache, parent, tail_kv, count));
     SC_TRY(children_make(cache, parent, count, &children));
+    uint32_t working = parent->working.id;
     sc_status status = stand(cache, parent, tail_kv);
     if (status != SC_OK) {
         children_undo(cache, children);
@@ -332,9 +355,38 @@ static sc_status lease_fork(sc_cache *cache, sc_lease handle, int32_t tail_kv, u
         children = child->next;
         child->next = NULL;
         child_start(cache, parent, child);
+        sc_engine_fill_add(cache, fills, child);
         children_out[i] = (sc_lease){child->id, child->generation};
     }
+    if (parent->working.id != working) fills->slots[fills->slot_count++] = parent->working;
     return SC_OK;
+}
+
+/* The slots of a fork cannot be prepared. */
+static void fork_lose(sc_cache *cache, sc_lease lease, uint32_t count, sc_lease *children,
+    bool with_parent)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        (void)sc_lease_release(cache, children[i], 0, SC_RELEASE_DISCARD);
+        children[i] = (sc_lease){0, 0};
+    }
+    if (with_parent) (void)sc_engine_lose(cache, lease);
+}
+
+static sc_status fork_and_fill(sc_cache *cache, sc_lease lease, int32_t tail_kv, uint32_t count,
+    sc_lease *children_out, struct fills *fills)
+{
+    sc_rwlock_lock(&cache->lock);
+    sc_status status = sc_engine_record_room(cache, 16 + 2 * (uint64_t)count);
+    if (status == SC_OK) {
+        status = lease_fork(cache, lease, tail_kv, count, children_out, fills);
+        sc_engine_record_fork(cache, lease, tail_kv, count, status, children_out);
+    }
+    sc_rwlock_unlock(&cache->lock);
+    if (status != SC_OK) return status;
+    status = sc_engine_fill(cache, fills);
+    if (status != SC_OK) fork_lose(cache, lease, count, children_out, fills->slot_count > count);
+    return status;
 }
 
 sc_status sc_lease_fork(sc_cache *cache, sc_lease lease, int32_t tail_kv, uint32_t count,
@@ -344,12 +396,13 @@ sc_status sc_lease_fork(sc_cache *cache, sc_lease lease, int32_t tail_kv, uint32
     SC_REQUIRE(count > 0);
     SC_REQUIRE(children_out);
     SC_REQUIRE(tail_kv >= -1);
-    sc_rwlock_lock(&cache->lock);
-    sc_status status = sc_engine_record_room(cache, 16 + 2 * (uint64_t)count);
-    if (status == SC_OK) {
-        status = lease_fork(cache, lease, tail_kv, count, children_out);
-        sc_engine_record_fork(cache, lease, tail_kv, count, status, children_out);
-    }
-    sc_rwlock_unlock(&cache->lock);
+    /* more than lease_max are refused before any is noted */
+    uint32_t most = count < cache->options.lease_max ? count : cache->options.lease_max;
+    size_t bytes = (2 * (size_t)most + 1) * sizeof(sc_slot);
+    sc_slot *slots = sc_heap_alloc(&cache->heap, bytes, 16);
+    if (!slots) return SC_FAIL(SC_ERR_NO_MEMORY, "no memory to fork %u times", count);
+    struct fills fills = {slots, slots + most + 1, 0, 0};
+    sc_status status = fork_and_fill(cache, lease, tail_kv, count, children_out, &fills);
+    sc_heap_free(&cache->heap, slots, bytes);
     return status;
 }

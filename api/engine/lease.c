@@ -450,11 +450,9 @@ static sc_status acquire_one(sc_cache *cache, const sc_request *request, sc_leas
     return SC_OK;
 }
 
-sc_status sc_cache_acquire(sc_cache *cache, const sc_request *requests, uint32_t count,
-    uint64_t now_ns, sc_lease *leases_out, sc_status *each_out)
+static void acquire_some(sc_cache *cache, const sc_request *requests, uint32_t count,
+    uint64_t now_ns, sc_lease *leases_out, sc_status *each_out, struct fills *fills)
 {
-    SC_REQUIRE(cache);
-    SC_REQUIRE((requests && leases_out && each_out) || count == 0);
     sc_rwlock_lock(&cache->lock);
     uint64_t words = sc_engine_record_acquire_words(cache, requests, count);
     sc_status status = sc_engine_record_room(cache, words);
@@ -463,10 +461,41 @@ sc_status sc_cache_acquire(sc_cache *cache, const sc_request *requests, uint32_t
         each_out[i] = status;
         if (status == SC_OK) each_out[i] = acquire_one(cache, &requests[i], &leases_out[i]);
         if (each_out[i] == SC_ERR_NO_SLOT || each_out[i] == SC_ERR_LIMIT) cache->stats.refused++;
+        if (each_out[i] != SC_OK) continue;
+        sc_engine_fill_add(cache, fills, sc_engine_lease(cache, leases_out[i]));
     }
     if (status == SC_OK) {
         sc_engine_record_acquire(cache, requests, count, now_ns, leases_out, each_out);
     }
     sc_rwlock_unlock(&cache->lock);
+}
+
+/* Their slots cannot be prepared: they were never there. */
+static void acquire_undo(sc_cache *cache, sc_lease *leases, sc_status *each, uint32_t count,
+    sc_status why)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        if (each[i] != SC_OK) continue;
+        (void)sc_lease_release(cache, leases[i], 0, SC_RELEASE_DISCARD);
+        leases[i] = (sc_lease){0, 0};
+        each[i] = why;
+    }
+}
+
+enum { ACQUIRE_BATCH = 32 }; /* items under one hold of the lock */
+
+sc_status sc_cache_acquire(sc_cache *cache, const sc_request *requests, uint32_t count,
+    uint64_t now_ns, sc_lease *leases_out, sc_status *each_out)
+{
+    SC_REQUIRE(cache);
+    SC_REQUIRE((requests && leases_out && each_out) || count == 0);
+    for (uint32_t i = 0; i < count; i += ACQUIRE_BATCH) {
+        sc_slot slots[ACQUIRE_BATCH], extras[ACQUIRE_BATCH];
+        struct fills fills = {slots, extras, 0, 0};
+        uint32_t some = count - i < ACQUIRE_BATCH ? count - i : ACQUIRE_BATCH;
+        acquire_some(cache, requests + i, some, now_ns, leases_out + i, each_out + i, &fills);
+        sc_status status = sc_engine_fill(cache, &fills);
+        if (status != SC_OK) acquire_undo(cache, leases_out + i, each_out + i, some, status);
+    }
     return SC_OK;
 }

@@ -255,6 +255,13 @@ void sc_engine_record_fork(sc_cache *cache, sc_lease lease, int32_t tail_kv, uin
     send(cache);
 }
 
+void sc_engine_record_lose(sc_cache *cache, sc_lease lease)
+{
+    if (!begin(cache, RECORD_LOSE)) return;
+    put_lease(cache, lease);
+    send(cache);
+}
+
 void sc_engine_record_adopt(sc_cache *cache, sc_lease lease, uint32_t count)
 {
     if (!begin(cache, RECORD_ADOPT)) return;

@@ -260,6 +260,14 @@ static sc_status play_adopt(struct sc_replay *replay)
     return same(replay, "number of adopted", 0, count);
 }
 
+/* Its device could not prepare a slot: nothing that this one would find out. */
+static sc_status play_lose(struct sc_replay *replay)
+{
+    sc_lease lease = get_lease(replay);
+    SC_TRY(whole(replay));
+    return went_well(replay, "giving up a lease", sc_engine_lose(replay->cache, lease));
+}
+
 static void get_row(struct sc_replay *replay, sc_row *row)
 {
     uint32_t count = 0;
@@ -381,7 +389,7 @@ static sc_status play(struct sc_replay *replay)
         [RECORD_APPEND] = play_append, [RECORD_FILLED] = play_filled, [RECORD_FORK] = play_fork,
         [RECORD_ADOPT] = play_adopt, [RECORD_PLAN] = play_plan, [RECORD_COMMIT] = play_commit,
         [RECORD_ABORT] = play_abort, [RECORD_RELEASE] = play_release,
-        [RECORD_EVICT] = play_evict, [RECORD_DRAIN] = play_drain,
+        [RECORD_EVICT] = play_evict, [RECORD_DRAIN] = play_drain, [RECORD_LOSE] = play_lose,
     };
     uint32_t op = replay->words[1];
     bool known = op > 0 && op < sizeof plays / sizeof *plays && plays[op];

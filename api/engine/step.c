@@ -21,6 +21,12 @@
 
 /* ---- memory ---- */
 
+/* Slots that one plan takes at most. */
+static size_t fill_max(const sc_cache_options *options)
+{
+    return (size_t)options->row_max + options->save_max;
+}
+
 sc_status sc_engine_step_init(sc_cache *cache)
 {
     const sc_cache_options *options = &cache->options;
@@ -31,8 +37,9 @@ sc_status sc_engine_step_init(sc_cache *cache)
         step->block_words = batch.block_words;
         step->rows = sc_heap_calloc(&cache->heap, options->row_max, sizeof *step->rows);
         step->saves = sc_heap_calloc(&cache->heap, options->save_max + 1u, sizeof *step->saves);
+        step->fills = sc_heap_calloc(&cache->heap, fill_max(options), sizeof *step->fills);
         step->block = sc_heap_calloc(&cache->heap, step->block_words, sizeof *step->block);
-        if (!step->rows || !step->saves || !step->block) {
+        if (!step->rows || !step->saves || !step->fills || !step->block) {
             return SC_FAIL(SC_ERR_NO_MEMORY, "no memory for steps of %u rows and %u saves",
                 options->row_max, options->save_max);
         }
@@ -51,6 +58,7 @@ void sc_engine_step_free(sc_cache *cache)
         struct step *step = &cache->steps[i];
         sc_heap_free(&cache->heap, step->rows, options->row_max * sizeof *step->rows);
         sc_heap_free(&cache->heap, step->saves, (options->save_max + 1u) * sizeof *step->saves);
+        sc_heap_free(&cache->heap, step->fills, fill_max(options) * sizeof *step->fills);
         sc_heap_free(&cache->heap, step->block, step->block_words * sizeof *step->block);
     }
     sc_heap_free(&cache->heap, cache->scratch_depth,
@@ -351,8 +359,22 @@ static struct step *free_step(sc_cache *cache)
     return NULL;
 }
 
+/* The slots that the plan has taken. */
+static void plan_fills(const struct step *step, struct fills *fills)
+{
+    *fills = (struct fills){.slots = step->fills};
+    for (uint32_t i = 0; i < step->save_count; i++) {
+        fills->slots[fills->slot_count++] = step->saves[i].slot;
+    }
+    for (uint32_t i = 0; i < step->row_count; i++) {
+        const struct step_row *row = &step->rows[i];
+        if (!row->lease || row->freeze_kind == SC_KIND_NONE) continue;
+        fills->slots[fills->slot_count++] = row->freeze;
+    }
+}
+
 static sc_status step_plan(sc_cache *cache, sc_step number, const sc_row *rows, uint32_t count,
-    sc_batch *batch_out, sc_status *each_out)
+    sc_batch *batch_out, sc_status *each_out, struct fills *fills_out)
 {
     struct step *step = free_step(cache);
     if (!step) return SC_FAIL(SC_ERR_BUSY, "%u steps are in flight, depth_max: commit or "
@@ -376,6 +398,7 @@ static sc_status step_plan(sc_cache *cache, sc_step number, const sc_row *rows, 
         each_out[i] = plan_row(cache, step, i, &rows[i], &tokens);
     }
     cache->stats.steps++;
+    plan_fills(step, fills_out);
     sc_engine_batch_write(cache, step, batch_out);
     SC_ASSERT(batch_out->token_count == tokens);
     return SC_OK;
@@ -389,11 +412,17 @@ sc_status sc_step_plan(sc_cache *cache, sc_step step, const sc_row *rows, uint32
     SC_REQUIRE(batch_out);
     sc_rwlock_lock(&cache->lock);
     uint64_t words = sc_engine_record_plan_words(cache, rows, count);
+    struct fills fills = {.slot_count = 0};
     sc_status status = sc_engine_record_room(cache, words);
-    if (status == SC_OK) status = step_plan(cache, step, rows, count, batch_out, each_out);
+    if (status == SC_OK) status = step_plan(cache, step, rows, count, batch_out, each_out, &fills);
     if (status == SC_OK) {
         sc_engine_record_plan(cache, step, rows, count, now_ns, batch_out, each_out);
     }
     sc_rwlock_unlock(&cache->lock);
+    if (status != SC_OK) return status;
+    status = sc_engine_fill(cache, &fills);
+    if (status == SC_OK) return SC_OK;
+    /* Where another thread has planned a step meanwhile, it cannot be as if this one never was. */
+    if (sc_step_abort(cache, step, false) != SC_OK) (void)sc_step_abort(cache, step, true);
     return status;
 }

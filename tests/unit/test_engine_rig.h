@@ -41,9 +41,10 @@ struct rig_options {
     sc_layout layout;
     sc_cache_options cache; /* pool, extras, page and allocator are filled in */
     bool second_group;      /* a second group of layers, chunk 32: then that is the chunk grid */
+    sc_backend *backend;    /* of both pools; NULL: host */
 };
 #define RIG_OPTIONS_INIT                                                                           \
-    {1, 16, 0, RIG_KV_DEFAULT, SC_LAYOUT_PAGE_MAJOR, SC_CACHE_OPTIONS_INIT, false}
+    {1, 16, 0, RIG_KV_DEFAULT, SC_LAYOUT_PAGE_MAJOR, SC_CACHE_OPTIONS_INIT, false, NULL}
 
 struct rig {
     struct fail_alloc fa;
@@ -149,9 +150,11 @@ static inline sc_schema *rig_extra_schema(void)
     return schema;
 }
 
-static inline sc_pool *rig_pool(const sc_schema *schema, uint32_t slots, sc_layout layout)
+static inline sc_pool *rig_pool(const sc_schema *schema, uint32_t slots, sc_layout layout,
+    sc_backend *backend)
 {
     sc_pool_options options = SC_POOL_OPTIONS_INIT;
+    options.backend = backend;
     options.schema = schema;
     options.slot_count = slots;
     options.layout = layout;
@@ -178,10 +181,11 @@ static inline void rig_init_pools(struct rig *rig, const struct rig_options *opt
     rig->page = options->page;
     rig->chunk = options->second_group ? 2 * RIG_CHUNK : RIG_CHUNK;
     rig->schema = rig_schema(options->second_group);
-    rig->pool = rig_pool(rig->schema, options->slots, options->layout);
+    rig->pool = rig_pool(rig->schema, options->slots, options->layout, options->backend);
     if (options->extras > 0) {
         rig->extra_schema = rig_extra_schema();
-        rig->extras = rig_pool(rig->extra_schema, options->extras, SC_LAYOUT_PAGE_MAJOR);
+        rig->extras = rig_pool(rig->extra_schema, options->extras, SC_LAYOUT_PAGE_MAJOR,
+            options->backend);
     }
     rig_ok(sc_schema_grid(rig->schema, rig->page, &rig->grid));
     sc_pool_info info;

@@ -33,7 +33,7 @@
  *
  * Threads: look-ups, statistics and `info` calls from any thread; all other calls are mutators, of
  * which the cache admits one at a time (it serialises them itself by one lock, which is never held
- * over I/O or device calls). Decisions are a pure function of the sequence of mutating calls
+ * over I/O or device calls: slots are prepared after it was given back). Decisions are a pure function of the sequence of mutating calls
  * (contract 18).
  *
  * Not yet here: lower tiers. */
@@ -220,8 +220,10 @@ typedef struct sc_request {
 /** Takes a lease on each request: pins its hit, copies its tokens, takes a working slot (evicting
  * unpinned snapshots if need be) and a slot of the extras pool. All or nothing for each item.
  * `each_out[i]`: SC_OK; SC_ERR_NO_SLOT (not now: nothing is held); SC_ERR_LIMIT (lease_max,
- * lease_token_max); SC_ERR_STALE (namespace); SC_ERR_INVALID; SC_ERR_UNSUPPORTED; SC_ERR_NO_MEMORY.
- * The call's own status is for bad arguments. */
+ * lease_token_max); SC_ERR_STALE (namespace); SC_ERR_INVALID; SC_ERR_UNSUPPORTED; SC_ERR_NO_MEMORY;
+ * what the backend reports when it cannot prepare the slots (items whose slots are prepared
+ * together share its answer; their leases are gone again). The call's own status is for bad
+ * arguments. */
 SC_API sc_status sc_cache_acquire(sc_cache *cache, const sc_request *requests, uint32_t count,
     uint64_t now_ns, sc_lease *leases_out, sc_status *each_out);
 
@@ -315,7 +317,8 @@ SC_API sc_status sc_lease_append_marked(sc_cache *cache, sc_lease lease, const i
  * cache's. `history`: how that was computed, ascending, ends at external_len; NULL: one prefill.
  * The lease is READY. Where external_len is the prompt's end, and SC_SAVE_PROMPT_END is set, the
  * state is saved at once if there is room. SC_ERR_STALE, SC_ERR_STATE (not WAITING),
- * SC_ERR_INVALID, SC_ERR_MISMATCH (counts), SC_ERR_NO_MEMORY: nothing changed. */
+ * SC_ERR_INVALID, SC_ERR_MISMATCH (counts), SC_ERR_NO_MEMORY: nothing changed. What the backend
+ * reports when it cannot prepare a slot: the ids are the cache's, and the lease is LOST. */
 SC_API sc_status sc_lease_filled(sc_cache *cache, sc_lease lease, const int32_t *kv_ids,
     uint32_t kv_count, const sc_history *history, uint32_t history_count);
 
@@ -327,7 +330,9 @@ SC_API sc_status sc_lease_filled(sc_cache *cache, sc_lease lease, const int32_t 
  * length 0, or where the parent stands on a snapshot already) it is -1.
  * All or nothing: SC_ERR_STALE, SC_ERR_INVALID (count 0, tail_kv), SC_ERR_STATE (not READY),
  * SC_ERR_NO_SLOT, SC_ERR_LIMIT (lease_max), SC_ERR_NO_MEMORY, SC_ERR_BUSY (the state cannot be put
- * into the tree: another history stays there, or token_max): nothing changed. */
+ * into the tree: another history stays there, or token_max): nothing changed. What the backend
+ * reports when it cannot prepare the slots: there are no children, and the parent is LOST if a slot
+ * of its own was among them. */
 SC_API sc_status sc_lease_fork(sc_cache *cache, sc_lease lease, int32_t tail_kv, uint32_t count,
     sc_lease *children_out);
 
@@ -414,7 +419,9 @@ typedef struct sc_batch {
  * SC_ERR_LIMIT (draft_max, lease_token_max); SC_ERR_OVERFLOW (the step would have more than
  * 2^31 - 1 tokens).
  * Errors of the call (nothing is planned): SC_ERR_INVALID (null, no rows, step not increasing),
- * SC_ERR_BUSY (depth_max steps are in flight), SC_ERR_LIMIT (count > row_max).
+ * SC_ERR_BUSY (depth_max steps are in flight), SC_ERR_LIMIT (count > row_max), what the backend
+ * reports when it cannot prepare the slots (if another thread has planned a step meanwhile, the
+ * leases of this one are LOST).
  * Cost: O(rows + saves + block); never allocates. */
 SC_API sc_status sc_step_plan(sc_cache *cache, sc_step step, const sc_row *rows, uint32_t count,
     uint64_t now_ns, sc_batch *batch_out, sc_status *each_out);
