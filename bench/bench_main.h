@@ -9,5 +9,6 @@ int replay_main(int argc, char **argv);
 int gpu_main(int argc, char **argv);
 #endif
 int hit_main(int argc, char **argv);
+int radix_main(int argc, char **argv);
 
 #endif

@@ -5,7 +5,6 @@
 #include "bench_common.h"
 #include "bench_main.h"
 
-/* Benchmarks of single parts (radix, kernels) find their place here. */
 static const struct command {
     const char *name, *title, *text;
     int (*main)(int argc, char **argv);
@@ -14,6 +13,8 @@ static const struct command {
         "serve a workload with a small hybrid model, with and without the cache", replay_main},
     {"hit", "statecache-bench hit",
         "replay a trace through index and policies: what is resumed at a budget", hit_main},
+    {"radix", "statecache-bench radix",
+        "measure the prefix index beside memcmp: look-ups, inserts, eviction, memory", radix_main},
 #ifdef SC_HAVE_CUDA
     {"gpu", "statecache-bench gpu",
         "measure the CUDA kernels beside the device's limits", gpu_main},

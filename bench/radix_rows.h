@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What `statecache-bench radix` found: rows, each with its bar if there is one. */
+#ifndef BENCH_RADIX_ROWS_H
+#define BENCH_RADIX_ROWS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum radix_bar_kind { RADIX_BAR_NONE, RADIX_BAR_MOST, RADIX_BAR_LEAST, RADIX_BAR_NEAR };
+
+/* The value (the median of many) may be `limit` at most, at least, or lie within 3 % of it. */
+struct radix_bar { enum radix_bar_kind kind; double limit; };
+
+struct radix_row {
+    char workload[16], name[56], unit[16];
+    uint64_t n;
+    double p50, p99;
+    struct radix_bar bar;
+    bool met;
+};
+
+struct radix_rows { struct radix_row *rows; size_t count, cap; bool json; uint64_t seed; };
+
+/* Values measured one by one. */
+struct radix_samples { double *values; size_t count, cap; };
+void radix_sample(struct radix_samples *samples, double value);
+/* Sorts; 0 of none. */
+double radix_quantile(struct radix_samples *samples, double q);
+void radix_samples_free(struct radix_samples *samples);
+
+/* A row of one value. It is printed at once. */
+void radix_row_value(struct radix_rows *rows, const char *workload, const char *name,
+    const char *unit, double value, struct radix_bar bar);
+/* A row of samples; none if there are none. Samples are sorted. */
+void radix_row_samples(struct radix_rows *rows, const char *workload, const char *name,
+    const char *unit, struct radix_samples *samples, struct radix_bar bar);
+/* How many bars were missed. */
+size_t radix_rows_missed(const struct radix_rows *rows);
+/* Missed bars once more, as text. */
+void radix_rows_end(const struct radix_rows *rows);
+
+#endif
