@@ -65,12 +65,26 @@ def hit_pictures(results):
         yield draw(f"{trace}, {model}, {budget:g} GiB: percent hit, more is better", rows)
 
 
+def kernel_pictures(results):
+    """A picture for each limit: every case side by side."""
+    groups = {}
+    for result in results:
+        p = result["params"]
+        label = (f"{p['op']} {p['model']} {p['dtype']}/{p['state']} b{p['batch']} t{p['tokens']} "
+                 f"({result['row']})")
+        groups.setdefault(result["limit"], []).append((label, result["limit_percent"]))
+    for limit, rows in groups.items():
+        yield draw(f"kernels: percent of the limit \"{limit}\", more is better", rows)
+
+
 def main():
     drawn = 0
     results = [json.loads(line) for line in sys.stdin if line.startswith("{")]
     hits = [result for result in results if result.get("bench") == "hit"]
-    others = [lines for result in results if result not in hits for lines in pictures(result)]
-    for lines in [*others, *hit_pictures(hits)]:
+    kernels = [result for result in results if result.get("bench") == "kernels"]
+    others = [lines for result in results if result not in hits and result not in kernels
+              for lines in pictures(result)]
+    for lines in [*others, *hit_pictures(hits), *kernel_pictures(kernels)]:
         drawn += bool(lines)
         print("\n".join(lines))
     if not drawn:

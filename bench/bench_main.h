@@ -10,5 +10,6 @@ int gpu_main(int argc, char **argv);
 #endif
 int hit_main(int argc, char **argv);
 int radix_main(int argc, char **argv);
+int kernels_main(int argc, char **argv);
 
 #endif

@@ -15,6 +15,8 @@ static const struct command {
         "replay a trace through index and policies: what is resumed at a budget", hit_main},
     {"radix", "statecache-bench radix",
         "measure the prefix index beside memcmp: look-ups, inserts, eviction, memory", radix_main},
+    {"kernels", "statecache-bench kernels",
+        "measure the host's kernels beside the machine's limits", kernels_main},
 #ifdef SC_HAVE_CUDA
     {"gpu", "statecache-bench gpu",
         "measure the CUDA kernels beside the device's limits", gpu_main},

@@ -1,0 +1,68 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* `statecache-bench kernels`: each operation of the host backend beside the limits of the machine,
+ * measured in turns in one run.
+ *
+ *   round:  case, limit, case, limit, ...     time of a case and of a limit: medians of the rounds;
+ *   ratio:  the median of time(limit) / time(case), pairs of one round
+ *
+ * Two limits. "memory": x *= c in place over the memory that the operation moves (a decode: the
+ * same slots of the same pool in the same order), by as many threads. "sgemm": 2048^3 of OpenBLAS,
+ * which the program finds at run time. Threads never share a row; each is timed by its own
+ * processor clock, so that a busy machine disturbs less, and the slowest counts. */
+#ifndef BENCH_KERNELS_H
+#define BENCH_KERNELS_H
+
+#include "bench_common.h"
+
+enum kbench_op {
+    KBENCH_DECODE, KBENCH_CHUNK, KBENCH_RECURRENT, KBENCH_CONV_PREFILL, KBENCH_CONV_UPDATE,
+    KBENCH_GATES, KBENCH_RMSNORM, KBENCH_L2NORM, KBENCH_OPS
+};
+
+enum kbench_limit { KBENCH_MEMORY, KBENCH_SGEMM };
+
+/* Heads of one linear layer, as a model has them. */
+struct kbench_model {
+    const char *name;
+    sc_k_kind kind;
+    uint32_t heads, v_heads, k_dim, v_dim;
+};
+
+struct kbench_case {
+    enum kbench_op op;
+    const struct kbench_model *model;
+    sc_dtype dtype;  /* of tensors */
+    sc_dtype state;  /* of slots; 0: none */
+    uint32_t batch;  /* rows of a call */
+    uint32_t tokens; /* of a row */
+};
+
+/* What a case works on; made once, used by every round. */
+struct kbench_work;
+
+/* `pool_bytes` of slots, shared among decodes, so that their states exceed any cache. */
+struct kbench_work *kbench_open(const struct kbench_case *c, uint64_t pool_bytes,
+    uint32_t threads);
+void kbench_close(struct kbench_work *work);
+/* One round of thread `thread`: the whole pool, or as many calls as take some milliseconds. */
+void kbench_run(struct kbench_work *work, uint32_t thread);
+/* x *= c over the same memory. */
+void kbench_scale(struct kbench_work *work, uint32_t thread);
+const char *kbench_op_name(enum kbench_op op);
+enum kbench_limit kbench_limit_of(enum kbench_op op);
+/* Of one round of all threads: calls, bytes that have to move, floating-point operations. */
+uint64_t kbench_calls(const struct kbench_work *work);
+uint64_t kbench_bytes(const struct kbench_work *work);
+uint64_t kbench_flops(const struct kbench_work *work);
+/* Bytes that one round of kbench_scale() moves. */
+uint64_t kbench_scale_bytes(const struct kbench_work *work);
+
+/* The limits, kernels_limits.c. */
+void kbench_scale_memory(void *memory, uint64_t bytes, float c);
+const char *kbench_scale_name(void);
+/* Looks for OpenBLAS; the name of its core, or NULL and why not. */
+const char *kbench_blas_open(uint32_t threads, const char **why_out);
+enum { KBENCH_SGEMM_N = 2048 };
+void kbench_blas_sgemm(void);
+
+#endif
