@@ -142,6 +142,11 @@ sc_status sc_codec_decode(const struct sc_codec *codec, sc_pool *pool, sc_slot s
     SC_REQUIRE(pool != NULL);
     SC_REQUIRE(payload != NULL || bytes == 0);
     SC_REQUIRE(slot.id != 0);
-    SC_TRY(sc_pool_check(pool, slot, NULL));
+    sc_owner owner = SC_OWNER_FREE;
+    SC_TRY(sc_pool_check(pool, slot, &owner));
+    if (owner == SC_OWNER_SNAPSHOT || owner == SC_OWNER_DRAINING) {
+        return SC_FAIL(SC_ERR_BUSY, "slot %u %s", slot.id, owner == SC_OWNER_SNAPSHOT
+            ? "holds a snapshot, which is immutable" : "is read by a step in flight");
+    }
     return codec->decode(pool, slot.id, payload, bytes);
 }

@@ -301,9 +301,11 @@ sc_status sc_cache_stats_get(const sc_cache *cache, sc_cache_stats *stats_out)
 {
     SC_REQUIRE(cache);
     SC_REQUIRE(stats_out);
-    SC_REQUIRE(stats_out->struct_size > sizeof(size_t));
-    SC_REQUIRE(stats_out->struct_size <= 1u << 16);
-    size_t bytes = stats_out->struct_size;
+    size_t bytes = stats_out->struct_size, most = 1u << 16;
+    if (bytes <= sizeof(size_t) || bytes > most) {
+        return SC_FAIL(SC_ERR_INVALID, "struct_size %zu, this version has %zu and fills %zu to %zu",
+            bytes, sizeof *stats_out, sizeof(size_t) + 1, most);
+    }
     sc_rwlock_lock_shared(&cache->lock);
     sc_cache_stats stats = cache->stats;
     struct sc_radix_stats tree;

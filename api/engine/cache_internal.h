@@ -203,6 +203,7 @@ struct lease {
     struct lease *next;   /* of those that are being made */
     enum sc_release end_how; /* DRAINING: what to do when its last step ends */
     uint32_t end_len;
+    bool end_moves;       /* ... its state is to be kept, but what is in flight goes beyond it */
     UT_hash_handle hh;    /* in sc_cache.leases */
 };
 
@@ -217,6 +218,18 @@ struct step_save {
     uint32_t row, position;
     sc_save_kind kind;
     sc_slot slot;
+};
+
+/* A save that found no room when it was planned. */
+struct step_skip {
+    uint32_t row, position, cause;
+    sc_save_kind kind;
+};
+
+/* What the commit in hand tells its caller of the saves: row by row. */
+struct report {
+    sc_saved *out;
+    uint32_t cap, count;
 };
 
 enum { NO_ROW = UINT32_MAX };
@@ -244,6 +257,8 @@ struct step {
     uint32_t row_count, granted_count, save_count;
     struct step_row *rows;    /* [row_max] */
     struct step_save *saves;  /* [save_max] */
+    struct step_skip *skips;  /* [row_max + save_max] */
+    uint32_t skip_count;
     sc_slot *fills;           /* [row_max + save_max]: slots that its plan took */
     int32_t *block;
     uint32_t block_words;
@@ -301,6 +316,7 @@ struct sc_cache {
     uint32_t *scratch_depth;             /* [draft_max] of each draft in its tree */
 
     struct recorder recorder;
+    struct report *report;    /* NULL: nobody asks */
     sc_cache_stats stats;     /* the counters among its members */
 };
 
@@ -333,7 +349,10 @@ void sc_engine_lease_free(sc_cache *cache, struct lease *lease);
  * slots. */
 sc_status sc_engine_lease_create(sc_cache *cache, const sc_key *key,
     const struct sc_stretch *history, uint32_t history_count, struct lease **lease_out);
-/* Undoes the same. */
+/* Takes a new lease back whose slots the device could not prepare: it was never there, but for what
+ * was evicted for it. Takes the lock. SC_ERR_STALE; SC_ERR_STATE: it is in use. */
+sc_status sc_engine_lease_undo(sc_cache *cache, sc_lease handle, bool forked);
+/* Undoes sc_engine_lease_create. */
 void sc_engine_lease_destroy(sc_cache *cache, struct lease *lease);
 /* A working slot and one of the extras: both or none. May evict. */
 sc_status sc_engine_take_slots(sc_cache *cache, struct lease *lease);
@@ -364,6 +383,11 @@ void sc_engine_lease_end(sc_cache *cache, struct lease *lease, enum sc_release h
 /* Exchanges what a receipt holds. Cannot fail. */
 void sc_engine_relock(sc_cache *cache, struct sc_radix_receipt *receipt, sc_node node,
     uint32_t what);
+/* Counts a save that was not made, and tells the caller of the commit. */
+void sc_engine_skip(sc_cache *cache, const struct lease *lease, const struct step_save *save,
+    uint32_t cause);
+/* Whether the snapshot came to be as the lease's state after as many tokens did. */
+bool sc_engine_same_history(const struct lease *lease, const struct sc_snapshot_info *snapshot);
 /* Appends [.., end) computed in `form` to a canonical history; there is room for one more. */
 void sc_engine_history_push(const sc_cache *cache, struct sc_stretch *history, uint32_t *count,
     uint32_t end, uint32_t form);
@@ -433,6 +457,7 @@ void sc_engine_record_filled(sc_cache *cache, sc_lease lease, const int32_t *kv_
 void sc_engine_record_fork(sc_cache *cache, sc_lease lease, int32_t tail_kv, uint32_t count,
     sc_status status, const sc_lease *children);
 void sc_engine_record_lose(sc_cache *cache, sc_lease lease);
+void sc_engine_record_undo(sc_cache *cache, sc_lease lease, bool forked);
 void sc_engine_record_adopt(sc_cache *cache, sc_lease lease, uint32_t count);
 void sc_engine_record_release(sc_cache *cache, sc_lease lease, uint32_t len, enum sc_release how,
     int32_t tail_kv);

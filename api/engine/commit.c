@@ -34,8 +34,10 @@ static sc_status check_discarded(const sc_cache *cache, const struct step_row *r
         return SC_FAIL(SC_ERR_MISMATCH, "lease %u: length %u is not in (%u, %u]", result->lease.id,
             result->len, row->from, row->end);
     }
-    if (result->kv_count > (cache->options.without_kv ? 0 : pages)) {
-        return SC_FAIL(SC_ERR_MISMATCH, "lease %u: %u KV ids", result->lease.id, result->kv_count);
+    if (cache->options.without_kv) pages = 0;
+    if (result->kv_count > pages) {
+        return SC_FAIL(SC_ERR_MISMATCH, "lease %u: %u KV ids for %u pages at most",
+            result->lease.id, result->kv_count, pages);
     }
     return SC_OK;
 }
@@ -45,6 +47,10 @@ static sc_status check_kept(const sc_cache *cache, const struct lease *lease,
 {
     uint32_t least = lease->len + row->certain, most = lease->len + (row->end - row->from_max);
     if (result->len < least || result->len > most) {
+        if (least == most) {
+            return SC_FAIL(SC_ERR_MISMATCH, "lease %u: length %u, granted was %u", lease->id,
+                result->len, least);
+        }
         return SC_FAIL(SC_ERR_MISMATCH, "lease %u: length %u, granted was %u to %u", lease->id,
             result->len, least, most);
     }
@@ -57,6 +63,10 @@ static sc_status check_kept(const sc_cache *cache, const struct lease *lease,
     if (result->kv_count == pages) return SC_OK;
     bool tail = ends_in_tail(cache, row) && !cache->options.without_kv;
     if (tail && result->kv_count == pages + 1) return SC_OK;
+    if (tail) {
+        return SC_FAIL(SC_ERR_MISMATCH, "lease %u: %u KV ids for %u pages and a partial one",
+            lease->id, result->kv_count, pages);
+    }
     return SC_FAIL(SC_ERR_MISMATCH, "lease %u: %u KV ids for %u pages", lease->id,
         result->kv_count, pages);
 }
@@ -156,7 +166,8 @@ static uint32_t reached_saves(sc_cache *cache, const struct step *step, const st
         if (reached && (saves[i].kind != SC_KIND_DECODE || saves[i].position == newest)) {
             out[count++] = saves[i];
         } else {
-            cache->stats.saves_skipped[SC_SKIP_REJECTED]++;
+            sc_engine_skip(cache, row->lease, &saves[i],
+                reached ? SC_SKIP_SUPERSEDED : SC_SKIP_REJECTED);
             sc_engine_slot_free(cache->options.pool, saves[i].slot);
         }
     }
@@ -171,12 +182,13 @@ static void publish_row(sc_cache *cache, const struct step *step, struct step_ro
     uint32_t len = lease->len, count = reached_saves(cache, step, row, from, len, saves);
     bool frozen = row->freeze_kind != SC_KIND_NONE;
     bool prompt_done = from < lease->prompt_len && len >= lease->prompt_len;
+    struct step_save end = {(uint32_t)(row - step->rows), len, row->freeze_kind, row->dest};
     if (frozen && !sc_engine_end_savable(cache, len, tail_kv)) {
-        cache->stats.saves_skipped[SC_SKIP_NO_TAIL]++;
+        sc_engine_skip(cache, lease, &end, SC_SKIP_NO_TAIL);
         freeze_refused(cache, row);
         frozen = false;
     }
-    if (frozen) saves[count++] = (struct step_save){0, len, row->freeze_kind, row->dest};
+    if (frozen) saves[count++] = end;
     if (count == 0 && !prompt_done) return;
     struct offer offer = {len, saves, count, frozen, tail_kv, false};
     struct published published;
@@ -237,11 +249,13 @@ static void drop_saves(sc_cache *cache, const struct step *step, struct step_row
 {
     struct lease *lease = row->lease;
     for (uint32_t i = 0; i < row->save_count; i++) {
-        sc_engine_slot_free(cache->options.pool, step->saves[row->save_first + i].slot);
+        const struct step_save *save = &step->saves[row->save_first + i];
+        sc_engine_slot_free(cache->options.pool, save->slot);
+        sc_engine_skip(cache, lease, save, SC_SKIP_ABORTED);
     }
-    cache->stats.saves_skipped[SC_SKIP_ABORTED] += row->save_count;
     if (row->freeze_kind == SC_KIND_NONE) return;
-    cache->stats.saves_skipped[SC_SKIP_ABORTED]++;
+    struct step_save end = {(uint32_t)(row - step->rows), row->end, row->freeze_kind, row->dest};
+    sc_engine_skip(cache, lease, &end, SC_SKIP_ABORTED);
     if (!hold) {
         sc_engine_slot_free(cache->options.pool, row->freeze);
     } else {
@@ -296,6 +310,19 @@ static sc_status step_find(sc_cache *cache, sc_step number, struct step **step_o
     return SC_FAIL(SC_ERR_NOT_FOUND, "step %llu is not in flight", (unsigned long long)number);
 }
 
+/* Saves of the row that found no room when it was planned. */
+static void report_skips(sc_cache *cache, const struct step *step, uint32_t row)
+{
+    struct report *report = cache->report;
+    for (uint32_t i = 0; report && i < step->skip_count; i++) {
+        const struct step_skip *skip = &step->skips[i];
+        const struct lease *lease = step->rows[row].lease;
+        if (skip->row != row || report->count++ >= report->cap) continue;
+        report->out[report->count - 1] = (sc_saved){{lease->id, lease->generation}, row,
+            skip->position, skip->kind, -1, skip->cause, 0};
+    }
+}
+
 static sc_status step_commit(sc_cache *cache, sc_step number, const sc_result *results,
     uint32_t count, sc_status *each_out)
 {
@@ -305,6 +332,7 @@ static sc_status step_commit(sc_cache *cache, sc_step number, const sc_result *r
     for (uint32_t i = 0; i < step->row_count; i++) {
         struct step_row *row = &step->rows[i];
         if (!row->lease) continue;
+        report_skips(cache, step, i);
         row_leave(cache, step, row);
         if (row->discard) {
             discard_row(cache, step, row);
@@ -312,21 +340,43 @@ static sc_status step_commit(sc_cache *cache, sc_step number, const sc_result *r
             keep_row(cache, step, row);
         }
     }
+    cache->report = NULL; /* of the step's own saves alone */
     step_end(cache, step);
     return SC_OK;
+}
+
+static sc_status commit_and_report(sc_cache *cache, sc_step step, const sc_result *results,
+    uint32_t count, sc_status *each_out, struct report *report)
+{
+    SC_REQUIRE(results || count == 0);
+    sc_rwlock_lock(&cache->lock);
+    uint64_t words = sc_engine_record_commit_words(cache, results, count);
+    cache->report = report;
+    sc_status status = sc_engine_record_room(cache, words);
+    if (status == SC_OK) status = step_commit(cache, step, results, count, each_out);
+    if (status == SC_OK) sc_engine_record_commit(cache, step, results, count);
+    cache->report = NULL;
+    sc_rwlock_unlock(&cache->lock);
+    return status;
 }
 
 sc_status sc_step_commit(sc_cache *cache, sc_step step, const sc_result *results, uint32_t count,
     sc_status *each_out)
 {
     SC_REQUIRE(cache);
-    SC_REQUIRE(results || count == 0);
-    sc_rwlock_lock(&cache->lock);
-    uint64_t words = sc_engine_record_commit_words(cache, results, count);
-    sc_status status = sc_engine_record_room(cache, words);
-    if (status == SC_OK) status = step_commit(cache, step, results, count, each_out);
-    if (status == SC_OK) sc_engine_record_commit(cache, step, results, count);
-    sc_rwlock_unlock(&cache->lock);
+    return commit_and_report(cache, step, results, count, each_out, NULL);
+}
+
+sc_status sc_step_commit_saved(sc_cache *cache, sc_step step, const sc_result *results,
+    uint32_t count, sc_status *each_out, sc_saved *saved_out, uint32_t cap,
+    uint32_t *saved_count_out)
+{
+    SC_REQUIRE(cache);
+    SC_REQUIRE(saved_out || cap == 0);
+    SC_REQUIRE(saved_count_out);
+    struct report report = {saved_out, cap, 0};
+    sc_status status = commit_and_report(cache, step, results, count, each_out, &report);
+    if (status == SC_OK) *saved_count_out = report.count;
     return status;
 }
 

@@ -235,16 +235,6 @@ static int32_t tail_of(const sc_cache *cache, const struct lease *lease)
     return span.ids[0];
 }
 
-static bool same_history(const struct lease *lease, const struct sc_snapshot_info *snapshot)
-{
-    if (lease->history_count != snapshot->history_count) return false;
-    for (uint32_t i = 0; i < lease->history_count; i++) {
-        if (lease->history[i].end != snapshot->history[i].end) return false;
-        if (lease->history[i].form != snapshot->history[i].form) return false;
-    }
-    return true;
-}
-
 /* The tree has this state already, made in the same way: the lease reads that one. */
 static bool stand_on_other(sc_cache *cache, struct lease *lease, sc_node node)
 {
@@ -253,7 +243,7 @@ static bool stand_on_other(sc_cache *cache, struct lease *lease, sc_node node)
     if (sc_radix_node_get(cache->radix, node, &info) != SC_OK) return false;
     if (info.end != lease->len) return false;
     if (sc_registry_get(cache->registry, info.snapshot, &snapshot) != SC_OK) return false;
-    if (!same_history(lease, &snapshot)) return false; /* without KV the tree does not tell */
+    if (!sc_engine_same_history(lease, &snapshot)) return false; /* without KV: any */
     if (lease->retired) sc_engine_slot_free(cache->options.pool, lease->source);
     lease->retired = false;
     lease->source = lease->next_source = snapshot.slot;
@@ -367,7 +357,7 @@ static void fork_lose(sc_cache *cache, sc_lease lease, uint32_t count, sc_lease 
     bool with_parent)
 {
     for (uint32_t i = 0; i < count; i++) {
-        (void)sc_lease_release(cache, children[i], 0, SC_RELEASE_DISCARD);
+        (void)sc_engine_lease_undo(cache, children[i], true);
         children[i] = (sc_lease){0, 0};
     }
     if (with_parent) (void)sc_engine_lose(cache, lease);

@@ -470,13 +470,45 @@ static void acquire_some(sc_cache *cache, const sc_request *requests, uint32_t c
     sc_rwlock_unlock(&cache->lock);
 }
 
+/* What the counters say of a new lease is taken back, too. */
+static void uncount(sc_cache *cache, const struct lease *lease, bool forked)
+{
+    sc_cache_stats *stats = &cache->stats;
+    stats->acquired--;
+    stats->released--;
+    stats->reason_count[lease->reason]--;
+    stats->forked -= forked;
+    if (forked) return;
+    stats->tokens_asked -= lease->prompt_len;
+    stats->tokens_hit -= lease->len;
+    stats->resumed -= lease->pinned;
+    stats->resumed_by_kind[lease->resume_kind] -= lease->pinned;
+}
+
+sc_status sc_engine_lease_undo(sc_cache *cache, sc_lease handle, bool forked)
+{
+    struct lease *lease = NULL;
+    sc_rwlock_lock(&cache->lock);
+    sc_status status = sc_engine_lease_find(cache, handle, &lease);
+    if (status == SC_OK && (lease->flights > 0 || lease->len != lease->resume_len)) {
+        status = SC_FAIL(SC_ERR_STATE, "lease %u is not new", handle.id);
+    }
+    if (status == SC_OK) {
+        uncount(cache, lease, forked);
+        sc_engine_lease_end(cache, lease, SC_RELEASE_DISCARD, 0);
+        sc_engine_record_undo(cache, handle, forked);
+    }
+    sc_rwlock_unlock(&cache->lock);
+    return status;
+}
+
 /* Their slots cannot be prepared: they were never there. */
 static void acquire_undo(sc_cache *cache, sc_lease *leases, sc_status *each, uint32_t count,
     sc_status why)
 {
     for (uint32_t i = 0; i < count; i++) {
         if (each[i] != SC_OK) continue;
-        (void)sc_lease_release(cache, leases[i], 0, SC_RELEASE_DISCARD);
+        (void)sc_engine_lease_undo(cache, leases[i], false);
         leases[i] = (sc_lease){0, 0};
         each[i] = why;
     }

@@ -171,12 +171,26 @@ static void kv_give_back(sc_cache *cache, struct lease *lease)
     cache->kv_held--;
 }
 
+/* Whether the end was to be saved, but steps that were out have written over its state. */
+static bool end_overrun(const sc_cache *cache, const struct lease *lease, uint32_t len)
+{
+    uint32_t end = len ? len : lease->len;
+    if (!(cache->options.save_flags & SC_SAVE_END) || !lease->draining || lease->lost) return false;
+    if (end == 0 || !sc_engine_end_savable(cache, end, lease->end_tail)) return false;
+    if (end < lease->len) return lease->end_moves;
+    return lease->overrun && !lease->pinned && !lease->retired;
+}
+
 void sc_engine_lease_end(sc_cache *cache, struct lease *lease, enum sc_release how, uint32_t len)
 {
     bool saved = false, whole = lease->source.id == lease->working.id && !lease->overrun;
     /* nothing will be read any more */
     sc_status status = sc_radix_unlock(cache->radix, lease->pin);
     SC_ASSERT(status == SC_OK); /* (10) */
+    if (how == SC_RELEASE_KEEP && end_overrun(cache, lease, len)) {
+        cache->stats.saves_planned++;
+        cache->stats.saves_skipped[SC_SKIP_OVERRUN]++;
+    }
     if (lease->retired) { /* there the state at `len` is still whole */
         sc_engine_slot_free(cache->options.pool, lease->working);
         lease->working = lease->source;
@@ -239,6 +253,7 @@ static sc_status lease_release(
     SC_ASSERT(status == SC_OK); /* (1) */
     lease->end_how = how;
     lease->end_len = len;
+    lease->end_moves = len > 0 && len == lease->len;
     return SC_OK;
 }
 

@@ -229,24 +229,69 @@ static sc_status register_save(sc_cache *cache, struct lease *lease, const struc
     return status;
 }
 
-static uint32_t skip_cause(sc_status status)
+bool sc_engine_same_history(const struct lease *lease, const struct sc_snapshot_info *snapshot)
 {
-    if (status == SC_ERR_BUSY) return SC_SKIP_EXISTS;
-    return status == SC_ERR_MISMATCH ? SC_SKIP_HISTORY : SC_SKIP_LIMIT;
+    for (uint32_t i = 0; i < snapshot->history_count; i++) {
+        if (i >= lease->history_count) return false;
+        const struct sc_stretch *ours = &lease->history[i], *theirs = &snapshot->history[i];
+        uint32_t end = ours->end < snapshot->token_count ? ours->end : snapshot->token_count;
+        if (end != theirs->end || ours->form != theirs->form) return false;
+    }
+    return true;
 }
 
-/* One save after the insert: a snapshot now, or forgotten. */
-static void settle(sc_cache *cache, const struct step_save *save, uint32_t snapshot,
-    sc_status status, bool keep_slot)
+/* There is a snapshot of these tokens on the path that ends at `node`. With KV it has the lease's
+ * history, or the insert would not have come so far; without, the tree does not tell. */
+static uint32_t exists_cause(const sc_cache *cache, const struct lease *lease, sc_node node,
+    uint32_t position)
+{
+    struct sc_radix_node_info info = {0};
+    struct sc_snapshot_info snapshot;
+    if (!cache->options.without_kv) return SC_SKIP_EXISTS;
+    for (; node != SC_NODE_NONE; node = info.parent) {
+        sc_status status = sc_radix_node_get(cache->radix, node, &info);
+        SC_ASSERT(status == SC_OK);
+        if (info.end == position) break;
+    }
+    sc_status status = sc_registry_get(cache->registry, info.snapshot, &snapshot);
+    SC_ASSERT(node != SC_NODE_NONE && status == SC_OK); /* (2) */
+    return sc_engine_same_history(lease, &snapshot) ? SC_SKIP_EXISTS : SC_SKIP_HISTORY;
+}
+
+static void report(sc_cache *cache, const struct lease *lease, const struct step_save *save,
+    int32_t slot, uint32_t skip)
+{
+    struct report *to = cache->report;
+    if (!to) return;
+    if (to->count < to->cap) {
+        to->out[to->count] = (sc_saved){{lease->id, lease->generation}, save->row, save->position,
+            save->kind, slot, skip, 0};
+    }
+    to->count++;
+}
+
+void sc_engine_skip(sc_cache *cache, const struct lease *lease, const struct step_save *save,
+    uint32_t cause)
+{
+    cache->stats.saves_skipped[cause]++;
+    report(cache, lease, save, -1, cause);
+}
+
+/* One save after the insert of a path that ends at `node`: a snapshot now, or forgotten. */
+static void settle(sc_cache *cache, const struct lease *lease, const struct step_save *save,
+    sc_node node, uint32_t snapshot, sc_status status, bool keep_slot)
 {
     if (status == SC_OK) {
         status = sc_pool_retag(cache->options.pool, save->slot, SC_OWNER_SNAPSHOT);
         SC_ASSERT(status == SC_OK); /* (1) */
         cache->stats.saves_published++;
         cache->stats.saves_by_kind[save->kind]++;
+        report(cache, lease, save, (int32_t)save->slot.id, 0);
         return;
     }
-    cache->stats.saves_skipped[skip_cause(status)]++;
+    uint32_t cause = status == SC_ERR_MISMATCH ? SC_SKIP_HISTORY : SC_SKIP_LIMIT;
+    if (status == SC_ERR_BUSY) cause = exists_cause(cache, lease, node, save->position);
+    sc_engine_skip(cache, lease, save, cause);
     if (snapshot) {
         status = sc_registry_remove(cache->registry, snapshot, NULL);
         SC_ASSERT(status == SC_OK);
@@ -266,7 +311,7 @@ static uint32_t register_saves(sc_cache *cache, struct lease *lease, const struc
         if (status == SC_OK) {
             cache->scratch_order[registered++] = i;
         } else {
-            settle(cache, &offer->saves[i], 0, SC_ERR_LIMIT, keep);
+            settle(cache, lease, &offer->saves[i], SC_NODE_NONE, 0, SC_ERR_LIMIT, keep);
         }
     }
     return registered;
@@ -301,7 +346,8 @@ void sc_engine_publish(sc_cache *cache, struct lease *lease, const struct offer 
     for (uint32_t r = 0; r < registered; r++) {
         uint32_t i = cache->scratch_order[r], snapshot = cache->scratch_saves[r].snapshot;
         sc_status each = status == SC_OK ? cache->scratch_status[r] : SC_ERR_LIMIT;
-        settle(cache, &offer->saves[i], snapshot, each, offer->keep_last && i == last);
+        settle(cache, lease, &offer->saves[i], inserted.node, snapshot, each,
+            offer->keep_last && i == last);
         if (i == last) {
             published_out->status = each;
             published_out->snapshot = each == SC_OK ? snapshot : 0;

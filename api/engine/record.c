@@ -262,6 +262,14 @@ void sc_engine_record_lose(sc_cache *cache, sc_lease lease)
     send(cache);
 }
 
+void sc_engine_record_undo(sc_cache *cache, sc_lease lease, bool forked)
+{
+    if (!begin(cache, RECORD_UNDO)) return;
+    put_lease(cache, lease);
+    put(cache, forked);
+    send(cache);
+}
+
 void sc_engine_record_adopt(sc_cache *cache, sc_lease lease, uint32_t count)
 {
     if (!begin(cache, RECORD_ADOPT)) return;

@@ -21,6 +21,7 @@
  * EVICT       pages, slots                                  got
  * DRAIN       cap                                           count, hash of the ids
  * LOSE        lease                                         -
+ * UNDO        lease, forked                                 -
  *
  * Only calls that changed something are written, and of a batch only what changed something: an
  * item that was refused without trace is left out of ACQUIRE, a row in PLAN is a lease of zeros. */
@@ -44,7 +45,8 @@ enum record_op {
     RECORD_RELEASE,
     RECORD_EVICT,
     RECORD_DRAIN,
-    RECORD_LOSE
+    RECORD_LOSE,
+    RECORD_UNDO
 };
 
 enum { RECORD_VERSION = 1, RECORD_OPTION_WORDS = 20, RECORD_PLAN_WORDS = 7 };

@@ -268,6 +268,15 @@ static sc_status play_lose(struct sc_replay *replay)
     return went_well(replay, "giving up a lease", sc_engine_lose(replay->cache, lease));
 }
 
+static sc_status play_undo(struct sc_replay *replay)
+{
+    sc_lease lease = get_lease(replay);
+    bool forked = get(replay) != 0;
+    SC_TRY(whole(replay));
+    return went_well(replay, "taking back a lease",
+        sc_engine_lease_undo(replay->cache, lease, forked));
+}
+
 static void get_row(struct sc_replay *replay, sc_row *row)
 {
     uint32_t count = 0;
@@ -390,6 +399,7 @@ static sc_status play(struct sc_replay *replay)
         [RECORD_ADOPT] = play_adopt, [RECORD_PLAN] = play_plan, [RECORD_COMMIT] = play_commit,
         [RECORD_ABORT] = play_abort, [RECORD_RELEASE] = play_release,
         [RECORD_EVICT] = play_evict, [RECORD_DRAIN] = play_drain, [RECORD_LOSE] = play_lose,
+        [RECORD_UNDO] = play_undo,
     };
     uint32_t op = replay->words[1];
     bool known = op > 0 && op < sizeof plays / sizeof *plays && plays[op];

@@ -37,9 +37,10 @@ sc_status sc_engine_step_init(sc_cache *cache)
         step->block_words = batch.block_words;
         step->rows = sc_heap_calloc(&cache->heap, options->row_max, sizeof *step->rows);
         step->saves = sc_heap_calloc(&cache->heap, options->save_max + 1u, sizeof *step->saves);
+        step->skips = sc_heap_calloc(&cache->heap, fill_max(options), sizeof *step->skips);
         step->fills = sc_heap_calloc(&cache->heap, fill_max(options), sizeof *step->fills);
         step->block = sc_heap_calloc(&cache->heap, step->block_words, sizeof *step->block);
-        if (!step->rows || !step->saves || !step->fills || !step->block) {
+        if (!step->rows || !step->saves || !step->skips || !step->fills || !step->block) {
             return SC_FAIL(SC_ERR_NO_MEMORY, "no memory for steps of %u rows and %u saves",
                 options->row_max, options->save_max);
         }
@@ -58,6 +59,7 @@ void sc_engine_step_free(sc_cache *cache)
         struct step *step = &cache->steps[i];
         sc_heap_free(&cache->heap, step->rows, options->row_max * sizeof *step->rows);
         sc_heap_free(&cache->heap, step->saves, (options->save_max + 1u) * sizeof *step->saves);
+        sc_heap_free(&cache->heap, step->skips, fill_max(options) * sizeof *step->skips);
         sc_heap_free(&cache->heap, step->fills, fill_max(options) * sizeof *step->fills);
         sc_heap_free(&cache->heap, step->block, step->block_words * sizeof *step->block);
     }
@@ -259,6 +261,13 @@ static uint32_t next_wanted(const sc_cache *cache, const struct step_row *row, c
     return found;
 }
 
+/* The caller is told when the step is committed. */
+static void plan_skip(sc_cache *cache, struct step *step, const struct step_skip *skip)
+{
+    cache->stats.saves_skipped[skip->cause]++;
+    if (step->skip_count < fill_max(&cache->options)) step->skips[step->skip_count++] = *skip;
+}
+
 /* Finds slots for what the row saves; what finds none is skipped. */
 static void plan_saves(sc_cache *cache, struct step *step, uint32_t index, const sc_row *asked)
 {
@@ -272,9 +281,9 @@ static void plan_saves(sc_cache *cache, struct step *step, uint32_t index, const
         bool freeze = freezes && at == row->end;
         cache->stats.saves_planned++;
         if (!freeze && step->save_count == cache->options.save_max) {
-            cache->stats.saves_skipped[SC_SKIP_LIMIT]++;
+            plan_skip(cache, step, &(struct step_skip){index, at, SC_SKIP_LIMIT, kind});
         } else if (sc_engine_slot_take(cache, SC_OWNER_IN_FLIGHT, &slot) != SC_OK) {
-            cache->stats.saves_skipped[SC_SKIP_NO_SLOT]++;
+            plan_skip(cache, step, &(struct step_skip){index, at, SC_SKIP_NO_SLOT, kind});
         } else if (freeze) {
             row->freeze = slot;
             row->freeze_kind = kind;
@@ -391,7 +400,7 @@ static sc_status step_plan(sc_cache *cache, sc_step number, const sc_row *rows, 
     step->plan = ++cache->plan_count;
     step->in_flight = true;
     step->row_count = count;
-    step->granted_count = step->save_count = 0;
+    step->granted_count = step->save_count = step->skip_count = 0;
     sc_engine_batch_clear_parents(cache, step);
     uint64_t tokens = 0;
     for (uint32_t i = 0; i < count; i++) {

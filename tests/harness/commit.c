@@ -79,6 +79,39 @@ static sc_status spoil_commit(struct h_sched *s, const struct h_step *step, stru
     return SC_ERR_NOT_FOUND;
 }
 
+/* Every other step asks what became of its saves; then the counters must say the same. */
+static sc_status commit_call(struct h_sched *s, sc_step id, const struct commit_in *in,
+    sc_status *each)
+{
+    struct h_world *w = s->world;
+    sc_saved saved[64];
+    uint32_t count = 0, made = 0, skipped[SC_SKIP_COUNT] = {0};
+    if (id % 2 == 0) {
+        return H_CALL(s, COMMIT, sc_step_commit(w->cache, id, in->results, in->count, each));
+    }
+    sc_cache_stats before = h_stats(s);
+    sc_status status = H_CALL(s, COMMIT_SAVED, sc_step_commit_saved(w->cache, id, in->results,
+                                                   in->count, each, saved, 64, &count));
+    if (status != SC_OK || count > 64) return status;
+    sc_cache_stats after = h_stats(s);
+    for (uint32_t i = 0; i < count; i++) {
+        H_CHECK(w, saved[i].skip < SC_SKIP_COUNT, "skip %u", saved[i].skip);
+        made += saved[i].slot > 0;
+        if (saved[i].slot < 0) skipped[saved[i].skip]++;
+    }
+    uint64_t ends = after.released - before.released; /* of leases that waited for this step */
+    uint64_t published = after.saves_published - before.saves_published;
+    H_CHECK(w, published >= made && published <= made + ends, "%u saves are reported, %u were made",
+        made, (uint32_t)published);
+    for (uint32_t i = 0; i < SC_SKIP_COUNT; i++) {
+        uint64_t counted = after.saves_skipped[i] - before.saves_skipped[i];
+        if (i == SC_SKIP_NO_SLOT || i == SC_SKIP_LIMIT) continue; /* when it was planned, too */
+        H_CHECK(w, counted >= skipped[i] && counted <= skipped[i] + ends,
+            "%u saves are skipped for cause %u, %u are counted", skipped[i], i, (uint32_t)counted);
+    }
+    return status;
+}
+
 static void commit_badly(struct h_sched *s, const struct h_step *step, struct commit_in *in)
 {
     struct h_world *w = s->world;
@@ -90,8 +123,7 @@ static void commit_badly(struct h_sched *s, const struct h_step *step, struct co
     for (uint32_t k = 0; k < H_STEPS_MAX; k++) {
         if (w->steps[k].active && w->steps[k].id == id && id != step->id) return;
     }
-    sc_status status = H_CALL(s, COMMIT, sc_step_commit(w->cache, id, in->results, in->count,
-                                             h_one_in(&s->rng, 2) ? NULL : each));
+    sc_status status = commit_call(s, id, in, h_one_in(&s->rng, 2) ? NULL : each);
     H_CHECK(w, status == wanted, "%s, not %s: %s", sc_status_name(status), sc_status_name(wanted),
         sc_last_error()->text);
     h_same(s, &stats, &room, "a refused commit");
@@ -192,8 +224,7 @@ static bool commit(struct h_sched *s, struct h_step *step)
     sc_cache_stats before = h_stats(s);
     sc_room room = h_room(s);
     h_arm(s);
-    sc_status status = H_CALL(s, COMMIT, sc_step_commit(w->cache, step->id, in.results, in.count,
-                                             h_one_in(&s->rng, 4) ? NULL : each));
+    sc_status status = commit_call(s, step->id, &in, h_one_in(&s->rng, 4) ? NULL : each);
     bool failed = h_disarm(s);
     h_trace(s, "commit %u: %s", (uint32_t)step->id, sc_status_name(status));
     if (early || !appended || (status == SC_ERR_NO_MEMORY && failed)) {
@@ -235,8 +266,7 @@ static void commit_twice(struct h_sched *s, sc_step id, const struct commit_in *
     struct h_world *w = s->world;
     sc_cache_stats stats = h_stats(s);
     sc_room room = h_room(s);
-    sc_status status =
-        H_CALL(s, COMMIT, sc_step_commit(w->cache, id, in->results, in->count, NULL));
+    sc_status status = commit_call(s, id, in, NULL);
     H_CHECK(w, status == SC_ERR_NOT_FOUND, "a step that has ended, committed again: %s",
         sc_status_name(status));
     h_same(s, &stats, &room, "a commit of a step that has ended");

@@ -94,6 +94,9 @@ enum {
     X(COMMIT, "sc_step_commit",                                                                    \
         B(SC_OK) | B(SC_ERR_INVALID) | B(SC_ERR_NOT_FOUND) | B(SC_ERR_MISMATCH) |                  \
             B(SC_ERR_STALE) | B(SC_ERR_STATE) | B(SC_ERR_NO_MEMORY))                               \
+    X(COMMIT_SAVED, "sc_step_commit_saved",                                                        \
+        B(SC_OK) | B(SC_ERR_INVALID) | B(SC_ERR_NOT_FOUND) | B(SC_ERR_MISMATCH) |                  \
+            B(SC_ERR_STALE) | B(SC_ERR_STATE) | B(SC_ERR_NO_MEMORY))                               \
     X(ABORT, "sc_step_abort",                                                                      \
         B(SC_OK) | B(SC_ERR_INVALID) | B(SC_ERR_NOT_FOUND) | B(SC_ERR_STATE))                      \
     X(RELEASE, "sc_lease_release",                                                                 \

@@ -423,6 +423,7 @@ void h_op_plan(struct h_sched *s)
             w->cfg.depth);
         return;
     }
+    if (w->device_lost && status == SC_ERR_DEVICE_LOST) return; /* as if never planned */
     H_CHECK(w, status == SC_OK, "%s: %s", sc_status_name(status), sc_last_error()->text);
     read_plan(s, step, &in, &batch, each);
     s->totals->steps++;

@@ -180,6 +180,7 @@ static void bad_steps(struct h_sched *s)
     sc_row rows[H_ROWS_MAX + 1];
     sc_batch batch;
     sc_status each[H_ROWS_MAX + 1];
+    uint32_t count = 0;
     bool busy = h_steps_active(w) >= w->cfg.depth;
     memset(rows, 0, sizeof rows);
     INVALID(s, PLAN, sc_step_plan(NULL, w->next_step, rows, 1, 1, &batch, each));
@@ -193,6 +194,7 @@ static void bad_steps(struct h_sched *s)
     }
     INVALID(s, COMMIT, sc_step_commit(NULL, 1, NULL, 0, each));
     INVALID(s, COMMIT, sc_step_commit(cache, 1, NULL, 1, each));
+    INVALID(s, COMMIT_SAVED, sc_step_commit_saved(cache, 1, NULL, 0, each, NULL, 1, &count));
     INVALID(s, ABORT, sc_step_abort(NULL, 1, true));
 }
 

@@ -56,6 +56,7 @@ static bool decides(enum h_call call)
     case H_CALL_PLAN:
     case H_CALL_PLAN_EACH:
     case H_CALL_COMMIT:
+    case H_CALL_COMMIT_SAVED:
     case H_CALL_ABORT:
     case H_CALL_RELEASE:
     case H_CALL_RELEASE_TAIL:

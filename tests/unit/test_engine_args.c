@@ -717,6 +717,36 @@ START_TEST(sc_step_plan__allocates_nothing)
 }
 END_TEST
 
+START_TEST(sc_step_commit_saved__bad_args)
+{
+    sc_saved saved[2];
+    uint32_t count = 77;
+    start(16);
+    rig_ok(req_try(&rig, &a, tokens, 40));
+    struct rig_step step = {.rows = {{&a, 40, NULL, 0}}, .count = 1};
+    rig_plan(&rig, &step);
+    rig_forward(&rig, &step);
+    sc_result good = step.results[0], bad = good;
+    bad.len = 39;
+    mark_unchanged();
+    invalid(sc_step_commit_saved(NULL, step.number, &good, 1, NULL, saved, 2, &count));
+    invalid(sc_step_commit_saved(rig.cache, step.number, NULL, 1, NULL, saved, 2, &count));
+    invalid(sc_step_commit_saved(rig.cache, step.number, &good, 1, NULL, NULL, 1, &count));
+    invalid(sc_step_commit_saved(rig.cache, step.number, &good, 1, NULL, saved, 2, NULL));
+    ck_assert_int_eq(sc_step_commit_saved(rig.cache, step.number, &bad, 1, NULL, saved, 2, &count),
+        SC_ERR_MISMATCH);
+    ck_assert_ptr_nonnull(strstr(sc_last_error()->text, "length 39, granted was 40"));
+    ck_assert_int_eq(
+        sc_step_commit_saved(rig.cache, step.number + 1, &good, 1, NULL, saved, 2, &count),
+        SC_ERR_NOT_FOUND);
+    ck_assert_uint_eq(count, 77);
+    check_unchanged();
+    rig_commit(&rig, &step);
+    req_close(&rig, &a, 0, SC_RELEASE_KEEP);
+    rig_deinit(&rig);
+}
+END_TEST
+
 START_TEST(sc_step_commit__bad_args)
 {
     start(16);
@@ -971,6 +1001,7 @@ static void add_leases(TCase *tc)
     tcase_add_test(tc, sc_step_plan__token_overflow);
     tcase_add_test(tc, sc_step_plan__allocates_nothing);
     tcase_add_test(tc, sc_step_commit__bad_args);
+    tcase_add_test(tc, sc_step_commit_saved__bad_args);
     tcase_add_loop_test(tc, sc_step_commit__each_allocation_fails, 0, 2);
     tcase_add_test(tc, sc_step_abort__bad_args);
 }

@@ -352,8 +352,168 @@ START_TEST(release__before_the_tokens_of_a_row_are_known)
     a.count = 41;
     sc_answer answer = rig_lookup(&rig, a.tokens, 41);
     ck_assert_uint_eq(answer.state_len[SC_TIER_DEVICE], 40); /* the state at 41 is overwritten */
+    ck_assert_uint_eq(rig_stats(&rig).saves_skipped[SC_SKIP_OVERRUN], 1);
     req_forget(&rig, &a);
     ck_assert_uint_eq(in_use(), 1);
+    rig_deinit(&rig);
+}
+END_TEST
+
+/* With the token that the step in flight processes appended, the end is kept where that step lands;
+ * with a length, it is the state there that was written over. */
+START_TEST(release__with_a_step_out_keeps_the_end_of_what_was_appended)
+{
+    start(1, 2, 0);
+    rig_ok(req_try(&rig, &a, tokens, 40));
+    (void)req_step(&rig, &a, 40);
+    int32_t more[2] = {9, 10};
+    req_append(&rig, &a, more, 1);
+    struct rig_step s1 = launch(&a, 41), s2 = launch(&a, 42);
+    rig_commit(&rig, &s1);
+    req_tell(&rig, &a, 42);
+    rig_ok(sc_lease_release(rig.cache, a.lease, _i ? 41 : 0, SC_RELEASE_KEEP));
+    rig_commit(&rig, &s2);
+    rig_verify(&rig);
+    ck_assert_uint_eq(rig_lookup(&rig, a.tokens, 43).state_len[SC_TIER_DEVICE], _i ? 40 : 42);
+    ck_assert_uint_eq(rig_stats(&rig).saves_skipped[SC_SKIP_OVERRUN], _i ? 1 : 0);
+    req_forget(&rig, &a);
+    rig_deinit(&rig);
+}
+END_TEST
+
+/* ---- what a commit says of its saves ---- */
+
+static sc_saved saved[16];
+
+static uint32_t commit_saved(struct rig_step *step, uint32_t cap)
+{
+    uint32_t count = 99;
+    for (uint32_t i = 0; i < step->result_count; i++) {
+        req_tell(&rig, step->rows[i].req, step->results[i].len);
+    }
+    rig_ok(sc_step_commit_saved(rig.cache, step->number, step->results, step->result_count, NULL,
+        saved, cap, &count));
+    rig_committed(&rig, step);
+    rig_verify(&rig);
+    return count;
+}
+
+static void ck_saved(const sc_saved *is, const struct req *req, uint32_t row, uint32_t position,
+    sc_save_kind kind, uint32_t skip)
+{
+    ck_assert_uint_eq(is->lease.id, req->lease.id);
+    ck_assert_uint_eq(is->lease.generation, req->lease.generation);
+    ck_assert_uint_eq(is->row, row);
+    ck_assert_uint_eq(is->position, position);
+    ck_assert_int_eq(is->kind, kind);
+    ck_assert_uint_eq(is->skip, skip);
+    ck_assert_int_eq(is->slot < 0, skip > 0 || is->slot == -1);
+}
+
+START_TEST(saved__each_row_says_what_was_saved_and_why_not)
+{
+    struct rig_options options = RIG_OPTIONS_INIT;
+    options.slots = 5;
+    options.cache.save_max = 2;
+    rig_fill(tokens, 512, 1);
+    rig_init(&rig, &options);
+    rig_ok(req_try(&rig, &a, tokens, 80));
+    rig_ok(req_try(&rig, &b, tokens + 200, 48));
+    static const uint32_t points[] = {16, 32, 48}, point[] = {16};
+    struct rig_step step = {.rows = {{&a, 80, points, 3}, {&b, 48, point, 1}}, .count = 2};
+    rig_plan(&rig, &step);
+    rig_forward(&rig, &step);
+    ck_assert_uint_eq(commit_saved(&step, 16), 6);
+    /* slots: two leases work, two saves, one is frozen into: then none is left */
+    ck_saved(&saved[0], &a, 0, 48, SC_KIND_POINT, SC_SKIP_LIMIT);
+    ck_saved(&saved[1], &a, 0, 16, SC_KIND_POINT, 0);
+    ck_saved(&saved[2], &a, 0, 32, SC_KIND_POINT, 0);
+    ck_saved(&saved[3], &a, 0, 80, SC_KIND_PROMPT_END, 0);
+    ck_assert_int_eq(saved[3].slot, rig_info(&rig, a.lease).source_slot);
+    ck_saved(&saved[4], &b, 1, 16, SC_KIND_POINT, SC_SKIP_LIMIT);
+    ck_saved(&saved[5], &b, 1, 48, SC_KIND_PROMPT_END, SC_SKIP_NO_SLOT);
+    ck_assert_uint_eq(rig_lookup(&rig, tokens, 81).state_len[SC_TIER_DEVICE], 80);
+    req_close(&rig, &a, 0, SC_RELEASE_KEEP);
+    req_close(&rig, &b, 0, SC_RELEASE_KEEP);
+    rig_deinit(&rig);
+}
+END_TEST
+
+/* With less room the count is what there was, and the step is committed. */
+START_TEST(saved__with_too_little_room)
+{
+    start(1, 1, 0);
+    rig_ok(req_try(&rig, &a, tokens, 80));
+    static const uint32_t points[] = {16, 32, 48};
+    struct rig_step step = {.rows = {{&a, 80, points, 3}}, .count = 1};
+    rig_plan(&rig, &step);
+    rig_forward(&rig, &step);
+    memset(saved, 0x55, sizeof saved);
+    sc_saved untouched = saved[2];
+    ck_assert_uint_eq(commit_saved(&step, _i ? 2 : 0), 4);
+    ck_assert_mem_eq(&saved[2], &untouched, sizeof untouched);
+    if (_i) ck_saved(&saved[1], &a, 0, 32, SC_KIND_POINT, 0);
+    ck_assert_uint_eq(rig_info(&rig, a.lease).len, 80);
+    req_close(&rig, &a, 0, SC_RELEASE_KEEP);
+    rig_deinit(&rig);
+}
+END_TEST
+
+/* Of the decode positions that a row reaches among its drafts it keeps the last. */
+START_TEST(saved__positions_among_drafts_have_their_reasons)
+{
+    struct rig_options options = RIG_OPTIONS_INIT;
+    options.page = 4;
+    options.cache.draft_max = 16;
+    rig_fill(tokens, 512, 1);
+    rig_init(&rig, &options);
+    rig_ok(req_try(&rig, &a, tokens, 32));
+    (void)req_step(&rig, &a, 32);
+    int32_t token = 5;
+    req_append(&rig, &a, &token, 1);
+    struct rig_step step = {.rows = {{&a, 45, NULL, 0}}, .count = 1};
+    step.drafts[0] = 12;
+    step.accept[0] = 8; /* to 41: 36 and 40 are reached, 44 is not */
+    rig_plan(&rig, &step);
+    rig_forward(&rig, &step);
+    ck_assert_uint_eq(commit_saved(&step, 16), 3);
+    ck_saved(&saved[0], &a, 0, 36, SC_KIND_DECODE, SC_SKIP_SUPERSEDED);
+    ck_saved(&saved[1], &a, 0, 44, SC_KIND_DECODE, SC_SKIP_REJECTED);
+    ck_saved(&saved[2], &a, 0, 40, SC_KIND_DECODE, 0);
+    req_close(&rig, &a, 0, SC_RELEASE_KEEP);
+    rig_deinit(&rig);
+}
+END_TEST
+
+/* Without KV the tree cannot tell histories apart; the reason does. */
+START_TEST(saved__a_state_of_another_history_is_not_the_same)
+{
+    struct rig_options options = RIG_OPTIONS_INIT;
+    options.cache.without_kv = options.cache.keep_cuts = true;
+    rig_fill(tokens, 512, 1);
+    rig_init(&rig, &options);
+    for (int i = 0; i < 3; i++) {
+        sc_request request = {.key = {.ns = rig.ns, .tokens = tokens, .token_count = 64}};
+        sc_lease lease;
+        sc_status each;
+        sc_batch batch;
+        uint32_t count = 0;
+        request.key.len_max = 1; /* said so: all is computed again */
+        rig_ok(sc_cache_acquire(rig.cache, &request, 1, 0, &lease, &each));
+        rig_ok(each);
+        uint32_t cut = i == 2 ? 24 : 32; /* on the grid, or not */
+        sc_row rows[2] = {{.lease = lease, .from = 0, .to = cut},
+            {.lease = lease, .from = cut, .to = 64}};
+        for (int r = 0; r < 2; r++) {
+            rig_ok(sc_step_plan(rig.cache, ++rig.step, &rows[r], 1, 0, &batch, &each));
+            rig_ok(each);
+            sc_result result = {.lease = lease, .len = rows[r].to};
+            rig_ok(sc_step_commit_saved(rig.cache, rig.step, &result, 1, NULL, saved, 16, &count));
+        }
+        ck_assert_uint_eq(count, 1);
+        ck_assert_uint_eq(saved[0].skip, i == 0 ? 0 : i == 1 ? SC_SKIP_EXISTS : SC_SKIP_HISTORY);
+        rig_ok(sc_lease_release(rig.cache, lease, 0, SC_RELEASE_DISCARD));
+    }
     rig_deinit(&rig);
 }
 END_TEST
@@ -579,6 +739,12 @@ static Suite *flight_suite(void)
     tcase_add_test(tc, abort__not_launched_only_the_newest);
     tcase_add_loop_test(tc, abort__launched_loses_the_steps_behind, 0, 2);
     tcase_add_test(tc, release__before_the_tokens_of_a_row_are_known);
+    tcase_add_loop_test(
+        tc, release__with_a_step_out_keeps_the_end_of_what_was_appended, 0, 2);
+    tcase_add_test(tc, saved__each_row_says_what_was_saved_and_why_not);
+    tcase_add_loop_test(tc, saved__with_too_little_room, 0, 2);
+    tcase_add_test(tc, saved__positions_among_drafts_have_their_reasons);
+    tcase_add_test(tc, saved__a_state_of_another_history_is_not_the_same);
     tcase_add_loop_test(tc, drafts__as_many_as_are_accepted, 0, 5);
     tcase_add_loop_test(tc, drafts__a_save_among_them_is_published_if_it_was_reached, 0, 3);
     tcase_add_test(tc, drafts__the_next_row_has_bounds);

@@ -187,6 +187,12 @@ START_TEST(raw__refuses_bad_arguments_and_stale_slots)
         ck_assert_int_eq(sc_codec_decode(raw(), pool, stale[i], payload, cap),
             stale[i].id ? SC_ERR_STALE : SC_ERR_INVALID);
     }
+    /* what others may read is not written */
+    static const sc_owner read_by_others[2] = {SC_OWNER_SNAPSHOT, SC_OWNER_DRAINING};
+    for (uint32_t i = 0; i < 2; i++) {
+        ck_assert_int_eq(sc_pool_set_owner(pool, slots[0], read_by_others[i]), SC_OK);
+        ck_assert_int_eq(sc_codec_decode(raw(), pool, slots[0], payload, cap), SC_ERR_BUSY);
+    }
     ck_assert_uint_eq(bytes, 77);
     for (uint64_t i = 0; i < cap; i++) ck_assert_uint_eq(payload[i], 0xcc);
     ck_assert(fix_same(before));

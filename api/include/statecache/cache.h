@@ -33,8 +33,9 @@
  *
  * Threads: look-ups, statistics and `info` calls from any thread; all other calls are mutators, of
  * which the cache admits one at a time (it serialises them itself by one lock, which is never held
- * over I/O or device calls: slots are prepared after it was given back). Decisions are a pure function of the sequence of mutating calls
- * (contract 18).
+ * over I/O or device calls: slots are prepared after it was given back). Calls about one lease, or
+ * one step, do not overlap: what a call names is the caller's when it has returned. Decisions are a
+ * pure function of the sequence of mutating calls (contract 18).
  *
  * Not yet here: lower tiers. */
 #ifndef STATECACHE_CACHE_H
@@ -112,7 +113,8 @@ SC_API sc_status sc_cache_destroy(sc_cache *cache);
  * Errors: SC_ERR_INVALID, SC_ERR_MISMATCH, SC_ERR_NO_MEMORY. */
 SC_API sc_status sc_namespace_open(sc_cache *cache, const sc_fingerprint *fingerprint,
     uint64_t adapter_id, uint64_t adapter_generation, sc_namespace *namespace_out);
-/** Drops all that is cached under it. SC_ERR_STALE; SC_ERR_BUSY while a lease uses it. */
+/** Drops all that is cached under it. SC_ERR_STALE; SC_ERR_BUSY while a lease uses it.
+ * Cost: O(nodes, KV ids and snapshots that go), with the lock held: look-ups wait. */
 SC_API sc_status sc_namespace_close(sc_cache *cache, sc_namespace ns);
 
 /** A prompt. Frozen: passed in arrays. */
@@ -131,7 +133,7 @@ typedef struct sc_key {
 #define SC_REASON_LIST(X)                                                                          \
     X(SC_REASON_NONE, 0, "all that was asked for")                                                 \
     X(SC_REASON_NO_PREFIX, 1, "the tokens beyond were never seen")                                 \
-    X(SC_REASON_NO_STATE, 2, "tokens shared, but no state was saved beyond")                       \
+    X(SC_REASON_NO_STATE, 2, "tokens shared, but there is no state beyond")                       \
     X(SC_REASON_EVICTED, 3, "a state was saved beyond and evicted")                                \
     X(SC_REASON_TOO_SHORT, 4, "the prompt is shorter than a page and a token")                     \
     X(SC_REASON_PENDING, 5, "another lease is computing it")                                       \
@@ -222,7 +224,7 @@ typedef struct sc_request {
  * `each_out[i]`: SC_OK; SC_ERR_NO_SLOT (not now: nothing is held); SC_ERR_LIMIT (lease_max,
  * lease_token_max); SC_ERR_STALE (namespace); SC_ERR_INVALID; SC_ERR_UNSUPPORTED; SC_ERR_NO_MEMORY;
  * what the backend reports when it cannot prepare the slots (items whose slots are prepared
- * together share its answer; their leases are gone again). The call's own status is for bad
+ * together share its answer; their leases are gone again, what was evicted for them too). The call's own status is for bad
  * arguments. */
 SC_API sc_status sc_cache_acquire(sc_cache *cache, const sc_request *requests, uint32_t count,
     uint64_t now_ns, sc_lease *leases_out, sc_status *each_out);
@@ -426,6 +428,21 @@ typedef struct sc_batch {
 SC_API sc_status sc_step_plan(sc_cache *cache, sc_step step, const sc_row *rows, uint32_t count,
     uint64_t now_ns, sc_batch *batch_out, sc_status *each_out);
 
+/** Why a state that was to be saved was not. Numbers are never reused. */
+enum {
+    SC_SKIP_NO_SLOT = 0,  /* every slot was in use */
+    SC_SKIP_EXISTS = 1,   /* the tree has this state, made in the same way */
+    SC_SKIP_HISTORY = 2,  /* these tokens are there with another history, which stays */
+    SC_SKIP_LIMIT = 3,    /* save_max, token_max, memory */
+    SC_SKIP_ABORTED = 4,  /* the step was given up, or its row's result came too late */
+    SC_SKIP_NO_TAIL = 5,  /* inside a page, without the id of the partial page */
+    SC_SKIP_REJECTED = 6, /* a position among drafts that was not reached */
+    SC_SKIP_SUPERSEDED = 7, /* a decode position; the row reached a later one */
+    SC_SKIP_OVERRUN = 8,  /* the end of a lease that was released with steps out: see
+                           * sc_lease_release */
+    SC_SKIP_COUNT = 9
+};
+
 /** What a row really did. Frozen. */
 typedef struct sc_result {
     sc_lease lease;
@@ -433,7 +450,8 @@ typedef struct sc_result {
      * the lease's token_count */
     uint32_t len;
     /* ids (>= 0) of the pages that this row completed, in order. An id that the cache has may not
-     * be handed in again before it was drained: it would come back twice */
+     * be handed in again before it was drained, nor twice in one commit: it would come back twice.
+     * This is not checked: the cache never looks an id up */
     const int32_t *kv_ids;
     /* floor(len / page) - floor(from / page); without_kv: 0. Of a row with `freeze` 2 perhaps one
      * more, of the partial page: it is the tail's then, and the lease goes on in a copy of it */
@@ -455,6 +473,23 @@ typedef struct sc_result {
  * skipped and counted. `each_out` (may be NULL) says what was wrong with which result. */
 SC_API sc_status sc_step_commit(sc_cache *cache, sc_step step, const sc_result *results,
     uint32_t count, sc_status *each_out);
+
+/** What became of one state that a step was to save. Frozen. */
+typedef struct sc_saved {
+    sc_lease lease;
+    uint32_t row, position;
+    sc_save_kind kind;
+    int32_t slot;  /* it is in this slot, a snapshot; -1: it was not saved */
+    uint32_t skip; /* SC_SKIP_, why it was not; else 0 */
+    uint32_t reserved;
+} sc_saved;
+/** The same, and tells row by row which states were saved and which were not, those that found no
+ * slot when the step was planned too (of these at most row_max + save_max). `saved_out` gets the first `cap`;
+ * `*saved_count_out` is how many there are. That is no error: the step is committed all the same.
+ * Cost: no more than sc_step_commit. */
+SC_API sc_status sc_step_commit_saved(sc_cache *cache, sc_step step, const sc_result *results,
+    uint32_t count, sc_status *each_out, sc_saved *saved_out, uint32_t cap,
+    uint32_t *saved_count_out);
 /** Gives the step up. Not launched: as if never planned, and its number may be planned again (what
  * was evicted to find room stays evicted); only the newest step (SC_ERR_STATE). Launched: it has
  * ended, outcome unknown: its leases are LOST and its saves discarded; so will be what other steps
@@ -467,7 +502,11 @@ enum sc_release { SC_RELEASE_DISCARD = 0, SC_RELEASE_KEEP = 1 };
  * ends there. A decode snapshot of the lease that nobody used goes when the end was saved. Where
  * `len` is less than what is committed, snapshots of the lease beyond it that nobody used go. What
  * else was published while the lease ran stays, also with DISCARD.
- * With a step in flight the lease is DRAINING until that step ends. KV ids that the tree does not
+ * With a step in flight the lease is DRAINING until that step ends, and the state that is saved is
+ * the one at which the last of its steps lands, for `len` 0 and if all tokens up to there were
+ * appended. Else what is in flight has written over the state at the end: it is not saved
+ * (SC_SKIP_OVERRUN), and those saved before serve. A scheduler that finds the last token while the
+ * next step is out appends it, and keeps the end one token later. KV ids that the tree does not
  * keep go to the drain list (the id of an incomplete page was never handed in). A LOST lease is
  * always discarded. If memory for keeping is short the lease is discarded: SC_OK.
  * Errors: SC_ERR_STALE, SC_ERR_INVALID (len beyond the committed length), SC_ERR_STATE
@@ -508,16 +547,6 @@ SC_API sc_status sc_cache_evict(sc_cache *cache, uint32_t pages, uint32_t slots,
 SC_API sc_status sc_cache_drain(
     sc_cache *cache, int32_t *kv_ids_out, uint32_t cap, uint32_t *count_out);
 
-enum {
-    SC_SKIP_NO_SLOT = 0,
-    SC_SKIP_EXISTS = 1,
-    SC_SKIP_HISTORY = 2,
-    SC_SKIP_LIMIT = 3,
-    SC_SKIP_ABORTED = 4,
-    SC_SKIP_NO_TAIL = 5,  /* inside a page, without the id of the partial page */
-    SC_SKIP_REJECTED = 6, /* a position among drafts that was not reached */
-    SC_SKIP_COUNT = 7
-};
 enum { SC_EVICT_FOR_SLOT = 0, SC_EVICT_ASKED = 1, SC_EVICT_WITH_KV = 2, SC_EVICT_SUPERSEDED = 3,
     SC_EVICT_PATH_CAP = 4, SC_EVICT_HISTORY = 5, SC_EVICT_CLOSED = 6, SC_EVICT_COUNT = 7 };
 enum { SC_STATS_WIDTH = 16 }; /* of counters by reason, kind or cause: room for more of them */

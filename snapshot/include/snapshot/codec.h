@@ -39,8 +39,9 @@ sc_status sc_codec_bytes_max(const struct sc_codec *codec, const sc_pool *pool,
  * the bound; SC_ERR_NO_MEMORY. On error `*bytes_out` is untouched. */
 sc_status sc_codec_encode(const struct sc_codec *codec, const sc_pool *pool, sc_slot slot,
     void *payload, uint64_t capacity, uint64_t *bytes_out);
-/* SC_ERR_STALE; SC_ERR_INVALID for the null slot; SC_ERR_CORRUPT, the slot unchanged, when the
- * payload is not one of this pool's states; SC_ERR_NO_MEMORY. */
+/* SC_ERR_STALE; SC_ERR_INVALID for the null slot; SC_ERR_BUSY for one of owner SNAPSHOT (immutable:
+ * a state is decoded first, and made a snapshot then) or DRAINING; SC_ERR_CORRUPT, the slot
+ * unchanged, when the payload is not one of this pool's states; SC_ERR_NO_MEMORY. */
 sc_status sc_codec_decode(const struct sc_codec *codec, sc_pool *pool, sc_slot slot,
     const void *payload, uint64_t bytes);
 

@@ -24,7 +24,8 @@ static inline sc_status sc_options_resolve(const void *given, size_t least, void
     SC_REQUIRE(given != NULL);
     memcpy(&size, given, sizeof size);
     if (size < least || size > bytes) {
-        return SC_FAIL(SC_ERR_INVALID, "struct_size %zu, this version knows %zu", size, bytes);
+        return SC_FAIL(SC_ERR_INVALID, "struct_size %zu, this version takes %zu to %zu", size,
+            least, bytes);
     }
     memcpy(options, given, size);
     memcpy(options, &bytes, sizeof bytes);
