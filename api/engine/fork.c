@@ -253,14 +253,20 @@ static bool stand_on_other(sc_cache *cache, struct lease *lease, sc_node node)
     return true;
 }
 
-/* Makes the lease stand on a snapshot of its state. An id of a tail that the tree has not taken is
- * the caller's still, but for one that it has another of. */
+/* Makes the lease stand on a snapshot of its state. When that is refused, an id of a tail is the
+ * caller's still; else it is the tree's, or, where there is another of that page, drained. */
 static sc_status stand(sc_cache *cache, struct lease *lease, int32_t tail_kv)
 {
     sc_slot fresh = SC_SLOT_NULL;
     struct published published;
-    if (lease->len == 0 || lease->pinned) return SC_OK;
+    if (lease->len == 0) return SC_OK;
     SC_TRY(sc_engine_drain_reserve(cache, tail_kv >= 0));
+    if (lease->pinned) {
+        if (tail_kv < 0) return SC_OK;
+        sc_engine_drain_push_new(cache, &tail_kv, 1);
+        lease->tail_kv = tail_of(cache, lease);
+        return SC_OK;
+    }
     SC_TRY(sc_engine_slot_take(cache, SC_OWNER_IN_FLIGHT, &fresh));
     sc_engine_freeze_now(cache, lease, SC_KIND_POINT, fresh, tail_kv, &published);
     if (published.status != SC_OK &&
@@ -315,10 +321,14 @@ static sc_status check_fork(const sc_cache *cache, const struct lease *lease, in
     if (sc_engine_lease_state(lease) != SC_LEASE_READY) {
         return SC_FAIL(SC_ERR_STATE, "lease %u is not ready", lease->id);
     }
-    bool tail = !cache->options.without_kv && !lease->pinned && lease->len % cache->page != 0;
-    if (tail != (tail_kv >= 0)) {
-        return SC_FAIL(SC_ERR_INVALID, "lease %u: %s", lease->id,
-            tail ? "the partial page is missing" : "there is no partial page");
+    bool inside = !cache->options.without_kv && lease->len % cache->page != 0;
+    if (tail_kv >= 0 && !inside) {
+        return SC_FAIL(SC_ERR_INVALID, "lease %u: there is no partial page at %u", lease->id,
+            lease->len);
+    }
+    if (tail_kv < 0 && inside && !lease->pinned) {
+        return SC_FAIL(SC_ERR_INVALID, "lease %u: the partial page at %u is missing", lease->id,
+            lease->len);
     }
     if (count > cache->options.lease_max - cache->lease_count) {
         return SC_FAIL(SC_ERR_LIMIT, "%u more than %u leases, lease_max is %u", count,

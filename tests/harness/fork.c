@@ -132,7 +132,8 @@ void h_op_fork(struct h_sched *s)
     H_OK(w, H_CALL(s, INFO, sc_lease_info_get(w->cache, lease->handle, &info)));
     bool stands = info.source_slot != info.working_slot; /* on a snapshot, or at 0 */
     bool inside = !w->cfg.without_kv && lease->run.len % w->cfg.page != 0;
-    int32_t tail = inside && !stands ? lease->open : -1;
+    /* Where it stands on a snapshot the id is not needed, and taken all the same. */
+    int32_t tail = inside && (!stands || h_one_in(&s->rng, 2)) ? lease->open : -1;
     if (h_lease_state(lease) != SC_LEASE_READY && !h_one_in(&s->rng, 4)) return;
     sc_cache_stats stats = h_stats(s);
     h_arm(s);

@@ -168,6 +168,77 @@ START_TEST(fork__all_or_nothing)
 }
 END_TEST
 
+/* Inside a page the id of the partial page is never wrong: where the parent stands on a snapshot
+ * already, it comes back. The snapshot is a tail although the options know none. */
+START_TEST(fork__an_id_that_is_not_needed_comes_back)
+{
+    start(16);
+    rig_ok(req_try(&rig, &a, tokens, 40));
+    req_run(&rig, &a, 40);
+    rig_ok(req_fork(&rig, &a, 1, kids));
+    ck_assert_uint_eq(rig_stats(&rig).tails_alive, 1);
+    sc_cache_stats before = rig_stats(&rig);
+    int32_t unneeded = a.open, tail = rig_info(&rig, a.lease).tail_kv;
+    ck_assert_int_ge(unneeded, 0);
+    ck_assert_int_ne(unneeded, tail);
+    if (_i) { /* or none */
+        sc_lease lease;
+        rig_ok(sc_lease_fork(rig.cache, a.lease, -1, 1, &lease));
+        rig_ok(sc_lease_release(rig.cache, lease, 0, SC_RELEASE_DISCARD));
+    }
+    rig_ok(req_fork(&rig, &a, 1, &kids[1]));
+    rig_verify(&rig);
+    ck_assert_uint_eq(rig_stats(&rig).tails_alive, 1);
+    ck_assert_uint_eq(rig_stats(&rig).pages_in, before.pages_in + 1);
+    ck_assert_int_eq(rig_info(&rig, a.lease).tail_kv, tail);
+    ck_assert_int_eq(rig_info(&rig, kids[1].lease).tail_kv, tail);
+    int32_t drained = -1;
+    uint32_t count = 0;
+    rig_ok(sc_cache_drain(rig.cache, &drained, 1, &count));
+    ck_assert_int_eq(drained, unneeded);
+    rig.kv_where[drained] = 0;
+    rig.kv_free[rig.kv_free_count++] = drained;
+    go_on(&a, 7);
+    go_on(&kids[0], 8);
+    go_on(&kids[1], 9);
+    close_all(2);
+    rig_deinit(&rig);
+}
+END_TEST
+
+/* A source that was to be a snapshot and is not looks like one: a step behind it went on in
+ * another slot. Nobody can tell, and nobody has to. */
+START_TEST(fork__from_a_state_that_was_refused)
+{
+    struct rig_options options = RIG_OPTIONS_INIT;
+    options.page = 16;
+    options.cache.depth_max = 2;
+    options.cache.tails = true;
+    start_with(&options);
+    rig.tails = false; /* the id of the partial page is forgotten: no save */
+    rig.depth = 2;
+    rig_ok(req_try(&rig, &a, tokens, 40));
+    struct rig_step s1 = {.rows = {{&a, 40, NULL, 0}}, .count = 1};
+    struct rig_step s2 = {.rows = {{&a, 41, NULL, 0}}, .count = 1};
+    rig_plan(&rig, &s1);
+    rig_forward(&rig, &s1);
+    rig_plan(&rig, &s2);
+    rig_commit(&rig, &s1);
+    rig_ok(sc_step_abort(rig.cache, s2.number, false));
+    rig_aborted(&rig, &s2);
+    sc_lease_info info = rig_info(&rig, a.lease);
+    ck_assert_int_ne(info.source_slot, info.working_slot);
+    ck_assert_uint_eq(rig_stats(&rig).snapshots_alive, 0);
+    rig_ok(req_fork(&rig, &a, 2, kids));
+    rig_verify(&rig);
+    go_on(&kids[0], 8);
+    go_on(&kids[1], 9);
+    go_on(&a, 7);
+    close_all(2);
+    rig_deinit(&rig);
+}
+END_TEST
+
 START_TEST(fork__bad_args)
 {
     struct rig_options options = RIG_OPTIONS_INIT;
@@ -522,6 +593,8 @@ static Suite *begin_suite(void)
     tcase_add_test(tc, fork__the_tree_has_the_state);
     tcase_add_test(tc, fork__another_history_is_in_use);
     tcase_add_loop_test(tc, fork__all_or_nothing, 0, 3);
+    tcase_add_loop_test(tc, fork__an_id_that_is_not_needed_comes_back, 0, 2);
+    tcase_add_test(tc, fork__from_a_state_that_was_refused);
     tcase_add_test(tc, fork__bad_args);
     tcase_add_test(tc, fork__failing_allocations);
     tcase_add_loop_test(tc, external__waits_until_it_is_filled, 0, 2);

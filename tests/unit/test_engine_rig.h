@@ -934,8 +934,8 @@ static inline sc_status req_fork(struct rig *rig, struct req *req, uint32_t coun
 {
     sc_lease leases[16];
     sc_lease_info info = rig_info(rig, req->lease);
-    bool stands = info.len == 0 || info.source_slot != info.working_slot;
-    int32_t tail = !stands && info.len % rig->page != 0 ? req->open : -1;
+    /* also where it stands on a snapshot and the id is not needed */
+    int32_t tail = info.len % rig->page != 0 ? req->open : -1;
     ck_assert_uint_le(count, 16);
     sc_status status;
     rig_again(rig, status, sc_lease_fork(rig->cache, req->lease, tail, count, leases));

@@ -224,8 +224,8 @@ typedef struct sc_request {
  * `each_out[i]`: SC_OK; SC_ERR_NO_SLOT (not now: nothing is held); SC_ERR_LIMIT (lease_max,
  * lease_token_max); SC_ERR_STALE (namespace); SC_ERR_INVALID; SC_ERR_UNSUPPORTED; SC_ERR_NO_MEMORY;
  * what the backend reports when it cannot prepare the slots (items whose slots are prepared
- * together share its answer; their leases are gone again, what was evicted for them too). The call's own status is for bad
- * arguments. */
+ * together share its answer; their leases are gone again, what was evicted for them too). The
+ * call's own status is for bad arguments. */
 SC_API sc_status sc_cache_acquire(sc_cache *cache, const sc_request *requests, uint32_t count,
     uint64_t now_ns, sc_lease *leases_out, sc_status *each_out);
 
@@ -327,9 +327,11 @@ SC_API sc_status sc_lease_filled(sc_cache *cache, sc_lease lease, const int32_t 
 /** `count` more leases at the committed length of a READY one: parallel samples, beams. The state
  * there becomes a snapshot, which all of them read, and each gets a working slot; nothing is
  * copied. The children know the tokens, limits, flags and hints of their parent. Inside a page,
- * `tail_kv` is the id of the parent's partial page: it becomes the snapshot's, and parent and
- * children go on in copies of it (`tail_kv` of their info); else (at a page's end, without KV, at
- * length 0, or where the parent stands on a snapshot already) it is -1.
+ * `tail_kv` is the id of the parent's partial page. It becomes the cache's: that of the snapshot,
+ * which is a tail (also without `tails` in the options), or, where the parent stands on a snapshot
+ * already, drained at once. Parent and children then go on in copies of `tail_kv` of their info.
+ * Whoever cannot tell whether the parent stands on a snapshot gives the id. Else it is -1: at a
+ * page's end, without KV, at length 0.
  * All or nothing: SC_ERR_STALE, SC_ERR_INVALID (count 0, tail_kv), SC_ERR_STATE (not READY),
  * SC_ERR_NO_SLOT, SC_ERR_LIMIT (lease_max), SC_ERR_NO_MEMORY, SC_ERR_BUSY (the state cannot be put
  * into the tree: another history stays there, or token_max): nothing changed. What the backend
@@ -470,7 +472,9 @@ typedef struct sc_result {
  * does what holds snapshots if no save of this row lies beyond; else the new path replaces the old
  * branch (SC_EVICT_HISTORY), unless that is very large (more than 64 nodes).
  * Saves that the index cannot take (one exists, another history stays, token_max, memory) are
- * skipped and counted. `each_out` (may be NULL) says what was wrong with which result. */
+ * skipped and counted. `each_out` (may be NULL) says what was wrong with which result.
+ * Cost: O(rows, ids handed in); and, for each row with a save or at the prompt's end, O(its tokens
+ * so far): they are compared with the index once more. */
 SC_API sc_status sc_step_commit(sc_cache *cache, sc_step step, const sc_result *results,
     uint32_t count, sc_status *each_out);
 
@@ -484,9 +488,9 @@ typedef struct sc_saved {
     uint32_t reserved;
 } sc_saved;
 /** The same, and tells row by row which states were saved and which were not, those that found no
- * slot when the step was planned too (of these at most row_max + save_max). `saved_out` gets the first `cap`;
- * `*saved_count_out` is how many there are. That is no error: the step is committed all the same.
- * Cost: no more than sc_step_commit. */
+ * slot when the step was planned too (of these at most row_max + save_max). `saved_out` gets the
+ * first `cap`; `*saved_count_out` is how many there are. That is no error: the step is committed
+ * all the same. Cost: no more than sc_step_commit. */
 SC_API sc_status sc_step_commit_saved(sc_cache *cache, sc_step step, const sc_result *results,
     uint32_t count, sc_status *each_out, sc_saved *saved_out, uint32_t cap,
     uint32_t *saved_count_out);
