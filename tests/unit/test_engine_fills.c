@@ -51,6 +51,7 @@ static void replay(uint32_t slots)
     for (uint64_t i = 0; i < room.pages_cached + room.pages_drainable; i++) {
         other.kv_where[i] = 2;
     }
+    other.kv_free_count = 0;
     rig_deinit(&other);
 }
 
