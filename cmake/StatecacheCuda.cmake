@@ -18,7 +18,7 @@ function(sc_cuda_objects target)
     list(TRANSFORM includes PREPEND -I)
     set(flags -std=c++17 -O3 -fmad=false -gencode arch=compute_90a,code=sm_90a
         -gencode arch=compute_90,code=compute_90 -DSC_ASSERT_LEVEL=${SC_ASSERT_LEVEL}
-        -D_GNU_SOURCE -lineinfo -Xcompiler=-fPIC,-fvisibility=hidden
+        -D_GNU_SOURCE -lineinfo -Xfatbin=-compress-all -Xcompiler=-fPIC,-fvisibility=hidden
         -Xcompiler=-fno-exceptions,-fno-rtti,-fno-threadsafe-statics
         -Xcompiler=-Wall,-Wextra,-Wno-missing-field-initializers,-ffp-contract=off)
     if(SC_WERROR)

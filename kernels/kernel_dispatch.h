@@ -35,6 +35,10 @@ uint32_t sc_kernel_need(sc_dtype dtype, sc_dtype state_dtype);
 sc_status sc_kernel_pick(const sc_backend *backend, sc_k_op op, uint32_t need,
     const struct sc_kernel_row **row_out);
 
+/* All of an update but the launch: checks its arguments and picks its row. */
+sc_status sc_kernel_conv_update_check(const sc_backend *backend,
+    const sc_k_conv_update_params *params, const struct sc_kernel_row **row_out);
+
 sc_status sc_k_conv_prefill_ref(const void *params, sc_stream *stream);
 sc_status sc_k_conv_update_ref(const void *params, sc_stream *stream);
 sc_status sc_k_gates_ref(const void *params, sc_stream *stream);

@@ -78,17 +78,13 @@ sc_status sc_k_conv_prefill(sc_backend *backend, const sc_k_conv_prefill_params 
     return row->launch(params, stream);
 }
 
-sc_status sc_k_conv_update(sc_backend *backend, const sc_k_conv_update_params *params,
-    sc_stream *stream)
+sc_status sc_kernel_conv_update_check(const sc_backend *backend,
+    const sc_k_conv_update_params *p, const struct sc_kernel_row **row_out)
 {
-    if (backend == NULL) backend = sc_backend_host();
-    SC_REQUIRE(params != NULL);
-    const sc_k_conv_update_params *p = params;
     SC_TRY(check_common(p->channels, p->width, p->dtype, p->act, &p->window));
     SC_TRY(check_weights(p->weight, p->bias, p->weight_dtype));
-    const struct sc_kernel_row *row = NULL;
     SC_TRY(sc_kernel_pick(backend, SC_K_OP_CONV_UPDATE,
-        sc_kernel_need(p->dtype, p->window.dtype), &row));
+        sc_kernel_need(p->dtype, p->window.dtype), row_out));
     if (p->row_count == 0) return SC_OK;
     SC_REQUIRE(p->row_count <= INT32_MAX);
     SC_TRY(check_xy(p->x, p->x_stride, p->y, p->y_stride, p->dtype, p->channels, p->row_count));
@@ -100,5 +96,15 @@ sc_status sc_k_conv_update(sc_backend *backend, const sc_k_conv_update_params *p
             .token_count = p->row_count, .source = sc_host_ptr(p->source),
             .dest = sc_host_ptr(p->dest), .save = sc_host_ptr(p->save), .save_grid = 1,
             .slots = &p->window}));
-    return row->launch(params, stream);
+    return SC_OK;
+}
+
+sc_status sc_k_conv_update(sc_backend *backend, const sc_k_conv_update_params *params,
+    sc_stream *stream)
+{
+    const struct sc_kernel_row *row = NULL;
+    SC_REQUIRE(params != NULL);
+    SC_TRY(sc_kernel_conv_update_check(backend != NULL ? backend : sc_backend_host(), params,
+        &row));
+    return params->row_count > 0 ? row->launch(params, stream) : SC_OK;
 }

@@ -15,8 +15,8 @@
 
 #include <type_traits>
 
+#include "conv/conv_cuda.h"
 #include "cuda/launch.cuh"
-#include "kernel_dispatch.h"
 
 namespace {
 
@@ -395,6 +395,7 @@ sc_status sc_k_conv_update_sm90(const void *params, sc_stream *stream)
     p.channels = u->channels, p.width = u->width, p.row_count = u->row_count;
     p.source = u->source, p.dest = u->dest, p.window = u->window;
     if (u->row_count > 65535) return too_many("rows", u->row_count);
+    if (sc_cuda_conv_update_fits(u)) return sc_cuda_conv_update_packed(u, stream);
     bool vec = wide(p);
     dim3 grid(blocks_of(p, vec ? 4 : 1), u->row_count);
     return vec ? sc_cuda_launch("conv update", update<4>, grid, THREADS, 0, stream, p, u->save,

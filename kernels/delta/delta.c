@@ -154,18 +154,14 @@ static sc_status check_decode_gates(const sc_k_delta_decode_params *p)
     return sc_kernel_check_stride("b", p->b_stride, s->v_heads);
 }
 
-sc_status sc_k_delta_decode(sc_backend *backend, const sc_k_delta_decode_params *params,
-    sc_stream *stream)
+static sc_status decode_check(const sc_backend *backend, const sc_k_delta_decode_params *p,
+    const struct sc_kernel_row **row_out)
 {
-    if (backend == NULL) backend = sc_backend_host();
-    SC_REQUIRE(params != NULL);
-    const sc_k_delta_decode_params *p = params;
     const sc_k_delta_shape *s = &p->shape;
     SC_TRY(sc_kernel_check_dtype("qkv and o", p->dtype));
     SC_TRY(check_shape(s, &p->state));
-    const struct sc_kernel_row *row = NULL;
     SC_TRY(sc_kernel_pick(backend, SC_K_OP_DELTA_DECODE,
-        sc_kernel_need(p->dtype, p->state.dtype), &row));
+        sc_kernel_need(p->dtype, p->state.dtype), row_out));
     if (p->row_count == 0) return SC_OK;
     SC_REQUIRE(p->row_count <= INT32_MAX);
     uint64_t vo = (uint64_t)s->v_heads * s->v_dim;
@@ -182,5 +178,44 @@ sc_status sc_k_delta_decode(sc_backend *backend, const sc_k_delta_decode_params 
             .token_count = p->row_count, .source = sc_host_ptr(p->source),
             .dest = sc_host_ptr(p->dest), .save = sc_host_ptr(p->save), .save_grid = 1,
             .slots = &p->state}));
-    return row->launch(params, stream);
+    return SC_OK;
+}
+
+sc_status sc_k_delta_decode(sc_backend *backend, const sc_k_delta_decode_params *params,
+    sc_stream *stream)
+{
+    const struct sc_kernel_row *row = NULL;
+    SC_REQUIRE(params != NULL);
+    SC_TRY(decode_check(backend != NULL ? backend : sc_backend_host(), params, &row));
+    return params->row_count > 0 ? row->launch(params, stream) : SC_OK;
+}
+
+sc_status sc_k_decode_step(sc_backend *backend, const sc_k_conv_update_params *conv,
+    const sc_k_delta_decode_params *decode, sc_stream *stream)
+{
+    const struct sc_kernel_row *conv_row = NULL, *decode_row = NULL;
+    if (backend == NULL) backend = sc_backend_host();
+    SC_REQUIRE(conv != NULL);
+    SC_REQUIRE(decode != NULL);
+    SC_TRY(sc_kernel_conv_update_check(backend, conv, &conv_row));
+    SC_TRY(decode_check(backend, decode, &decode_row));
+    const sc_k_delta_shape *s = &decode->shape;
+    uint64_t qkv = 2ull * s->heads * s->k_dim + (uint64_t)s->v_heads * s->v_dim;
+    if (conv->channels != qkv)
+        return SC_FAIL(SC_ERR_INVALID, "the conv has %u channels, the layer's q, k and v %llu",
+            conv->channels, (unsigned long long)qkv);
+    if (conv->row_count != decode->row_count || conv->dtype != decode->dtype)
+        return SC_FAIL(SC_ERR_INVALID, "row counts or dtypes of conv and decode differ");
+    if (conv->source != decode->source || conv->dest != decode->dest || conv->save != decode->save)
+        return SC_FAIL(SC_ERR_INVALID, "conv and decode have different index arrays");
+    if (conv->y != decode->qkv
+        || sc_kernel_stride(conv->y_stride, qkv) != sc_kernel_stride(decode->qkv_stride, qkv))
+        return SC_FAIL(SC_ERR_INVALID, "qkv is not the conv's y");
+    if (conv->row_count == 0) return SC_OK;
+#ifdef SC_HAVE_CUDA
+    if (!backend->host_memory && sc_cuda_step_fits(conv, decode))
+        return sc_cuda_step(conv, decode, stream);
+#endif
+    SC_TRY(conv_row->launch(conv, stream));
+    return decode_row->launch(decode, stream);
 }

@@ -198,19 +198,24 @@ static inline sc_status gpu_conv_prefill(const sc_k_conv_prefill_params *params)
     return gpu_end(sc_k_conv_prefill(gpu.backend, &p, NULL));
 }
 
+static void gpu_update_params(sc_k_conv_update_params *p)
+{
+    gpu_name(p->source, p->dest, p->save, p->row_count, NULL);
+    p->x = gpu_tensor(p->x, p->dtype, p->row_count, p->x_stride, p->channels);
+    p->y = gpu_tensor(p->y, p->dtype, p->row_count, p->y_stride, p->channels);
+    p->weight = gpu_tensor(p->weight, p->weight_dtype, p->channels, 0, p->width);
+    p->bias = gpu_tensor(p->bias, p->weight_dtype, 1, 0, p->channels);
+    p->source = gpu_ints(p->source, p->row_count);
+    p->dest = gpu_ints(p->dest, p->row_count);
+    p->save = gpu_ints(p->save, p->row_count);
+    gpu_slots(&p->window, (uint64_t)(p->width - 1) * p->channels);
+}
+
 static inline sc_status gpu_conv_update(const sc_k_conv_update_params *params)
 {
     sc_k_conv_update_params p = *params;
     gpu_begin();
-    gpu_name(p.source, p.dest, p.save, p.row_count, NULL);
-    p.x = gpu_tensor(p.x, p.dtype, p.row_count, p.x_stride, p.channels);
-    p.y = gpu_tensor(p.y, p.dtype, p.row_count, p.y_stride, p.channels);
-    p.weight = gpu_tensor(p.weight, p.weight_dtype, p.channels, 0, p.width);
-    p.bias = gpu_tensor(p.bias, p.weight_dtype, 1, 0, p.channels);
-    p.source = gpu_ints(p.source, p.row_count);
-    p.dest = gpu_ints(p.dest, p.row_count);
-    p.save = gpu_ints(p.save, p.row_count);
-    gpu_slots(&p.window, (uint64_t)(p.width - 1) * p.channels);
+    gpu_update_params(&p);
     if (gpu.status != SC_OK) return gpu.status;
     return gpu_end(sc_k_conv_update(gpu.backend, &p, NULL));
 }
@@ -298,29 +303,48 @@ static inline sc_status gpu_delta_chunk(const sc_k_delta_params *params)
     return gpu_end(sc_k_delta_chunk(gpu.backend, &p, NULL));
 }
 
+static void gpu_decode_params(sc_k_delta_decode_params *p)
+{
+    const sc_k_delta_shape *s = &p->shape;
+    uint64_t qk = (uint64_t)s->heads * s->k_dim, vo = (uint64_t)s->v_heads * s->v_dim;
+    uint64_t r = p->row_count, g = s->v_heads * (s->kind == SC_K_KIND_KDA ? s->k_dim : 1ull);
+    gpu_name(p->source, p->dest, p->save, r, NULL);
+    p->qkv = gpu_tensor(p->qkv, p->dtype, r, p->qkv_stride, 2 * qk + vo);
+    p->o = gpu_tensor(p->o, p->dtype, r, p->o_stride, vo);
+    if (p->g == 0) {
+        p->a = gpu_tensor(p->a, p->dtype, r, p->a_stride, g);
+        gpu_gate_weights(&p->weights, s->v_heads, s->k_dim);
+    }
+    if (p->beta == 0) p->b = gpu_tensor(p->b, p->dtype, r, p->b_stride, s->v_heads);
+    p->g = gpu_tensor(p->g, SC_DTYPE_F32, r, 0, g);
+    p->beta = gpu_tensor(p->beta, SC_DTYPE_F32, r, 0, s->v_heads);
+    p->source = gpu_ints(p->source, r);
+    p->dest = gpu_ints(p->dest, r);
+    p->save = gpu_ints(p->save, r);
+    gpu_slots(&p->state, vo * s->k_dim);
+}
+
 static inline sc_status gpu_delta_decode(const sc_k_delta_decode_params *params)
 {
     sc_k_delta_decode_params p = *params;
-    const sc_k_delta_shape *s = &p.shape;
-    uint64_t qk = (uint64_t)s->heads * s->k_dim, vo = (uint64_t)s->v_heads * s->v_dim;
-    uint64_t r = p.row_count, g = s->v_heads * (s->kind == SC_K_KIND_KDA ? s->k_dim : 1ull);
     gpu_begin();
-    gpu_name(p.source, p.dest, p.save, r, NULL);
-    p.qkv = gpu_tensor(p.qkv, p.dtype, r, p.qkv_stride, 2 * qk + vo);
-    p.o = gpu_tensor(p.o, p.dtype, r, p.o_stride, vo);
-    if (p.g == 0) {
-        p.a = gpu_tensor(p.a, p.dtype, r, p.a_stride, g);
-        gpu_gate_weights(&p.weights, s->v_heads, s->k_dim);
-    }
-    if (p.beta == 0) p.b = gpu_tensor(p.b, p.dtype, r, p.b_stride, s->v_heads);
-    p.g = gpu_tensor(p.g, SC_DTYPE_F32, r, 0, g);
-    p.beta = gpu_tensor(p.beta, SC_DTYPE_F32, r, 0, s->v_heads);
-    p.source = gpu_ints(p.source, r);
-    p.dest = gpu_ints(p.dest, r);
-    p.save = gpu_ints(p.save, r);
-    gpu_slots(&p.state, vo * s->k_dim);
+    gpu_decode_params(&p);
     if (gpu.status != SC_OK) return gpu.status;
     return gpu_end(sc_k_delta_decode(gpu.backend, &p, NULL));
+}
+
+static inline sc_status gpu_decode_step(const sc_k_conv_update_params *conv,
+    const sc_k_delta_decode_params *decode)
+{
+    if (conv == NULL || decode == NULL || conv->row_count != decode->row_count)
+        return sc_k_decode_step(gpu.backend, conv, decode, NULL);
+    sc_k_conv_update_params c = *conv;
+    sc_k_delta_decode_params p = *decode;
+    gpu_begin();
+    gpu_update_params(&c);
+    gpu_decode_params(&p);
+    if (gpu.status != SC_OK) return gpu.status;
+    return gpu_end(sc_k_decode_step(gpu.backend, &c, &p, NULL));
 }
 
 /* From here on the tests' calls are these. */
@@ -332,5 +356,6 @@ static inline sc_status gpu_delta_decode(const sc_k_delta_decode_params *params)
 #define sc_k_delta_recurrent(backend, params, stream) gpu_delta_recurrent(params)
 #define sc_k_delta_chunk(backend, params, stream) gpu_delta_chunk(params)
 #define sc_k_delta_decode(backend, params, stream) gpu_delta_decode(params)
+#define sc_k_decode_step(backend, conv, decode, stream) gpu_decode_step(conv, decode)
 
 #endif

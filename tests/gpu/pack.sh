@@ -11,7 +11,7 @@ set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 build=$1 out=$2
 mkdir -p "$out/bin" "$out/lib"
-cp "$build"/tests/gpu/test_gpu_{small,conv,delta,delta_bits,backend,lost} \
+cp "$build"/tests/gpu/test_gpu_{small,conv,step,delta,delta_bits,backend,lost} \
     "$build"/bench/statecache-bench "$out/bin/"
 strip --strip-debug "$out"/bin/*
 cp -r "$root/tests/oracle/fixtures" "$out/"
@@ -24,7 +24,7 @@ cat >"$out/run.sh" <<'RUN'
 cd "$(dirname "$0")" || exit 1
 export CK_FORK=no SC_FIXTURES=fixtures LD_LIBRARY_PATH="$PWD/lib"
 failed=0
-for test in small conv delta delta_bits backend lost; do
+for test in small conv step delta delta_bits backend lost; do
     bin/test_gpu_$test
     status=$?
     [ $status = 77 ] && exit 77

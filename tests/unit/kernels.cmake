@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-foreach(name backend delta delta_bits conv small args)
+foreach(name backend delta delta_bits conv small step args)
     if(EXISTS ${CMAKE_CURRENT_LIST_DIR}/test_kernels_${name}.c)
         sc_test(NAME test_kernels_${name} LABELS unit LAYERS base kernels
             SOURCES test_kernels_${name}.c)

@@ -310,6 +310,14 @@ typedef struct sc_k_delta_decode_params {
 SC_API sc_status sc_k_delta_decode(sc_backend *backend, const sc_k_delta_decode_params *params,
     sc_stream *stream);
 
+/** sc_k_conv_update(), then sc_k_delta_decode() on what it made: a layer's decode step, for layers
+ * with one window for q, k and v. decode->qkv is conv->y with its stride, conv->channels is
+ * 2 * heads * k_dim + v_heads * v_dim, and both name the same dtype, rows and index arrays
+ * (SC_ERR_INVALID otherwise; nothing has changed then). Same bits as the two calls; y's contents
+ * are undefined afterwards, since a device serves a small batch in one launch that needs no y. */
+SC_API sc_status sc_k_decode_step(sc_backend *backend, const sc_k_conv_update_params *conv,
+    const sc_k_delta_decode_params *decode, sc_stream *stream);
+
 /* ----------------------------------------------------------------------------- kernel selection */
 
 typedef enum sc_k_op {

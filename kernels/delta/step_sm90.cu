@@ -1,0 +1,234 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A decode step of one layer in one launch, conv and packed decode, for small batches: what two
+ * launches wait for costs more there than what is done twice here.
+ *
+ *   cluster  all blocks of one row and q/k head: its v heads, V_ROWS rows of V each
+ *   block    every one makes the conv of q and k (256 channels) for itself and of its own v rows,
+ *            hands them round through shared memory, and goes on as the packed decode does
+ *
+ *   state, window, weights  ->  wait for the kernel before  ->  x  ->  conv  ->  q k v  ->  decode
+ *
+ * The windows of q and k are read by the whole cluster and written by its first block: every block
+ * arrives at the cluster's barrier when its words have been read, and the first one waits for that
+ * before it writes. Conv and decode give the bits of the two calls.
+ *
+ * Bytes: as the two calls, without q k v between them; windows and weights of q and k once more for
+ * each block of a cluster, from L2. */
+#include "conv/conv_packed.cuh"
+#include "delta/decode_tile.cuh"
+
+#include "cuda/launch.cuh"
+#include "delta/delta_cuda.h"
+
+namespace {
+
+enum { CLUSTER_MAX = 8, QK_PAIRS = K };
+
+struct step_call {
+    sc_k_delta_decode_params p;
+    sc_k_slots window;
+    sc_devptr x, weight;
+    int64_t x_stride;
+    uint64_t channels;
+    float scale;
+    uint32_t blocks; /* of one v head */
+    bool silu, settled;
+};
+
+/* Two channels: three window rows and the taps. */
+struct conv_words {
+    uint32_t w[3];
+    uint4 taps;
+};
+
+SC_DEV void conv_load(conv_words &x, const step_call &s, int32_t source, uint32_t channel)
+{
+    x.w[0] = x.w[1] = x.w[2] = 0;
+    if (source > 0) {
+        const sc_bf16 *from = (const sc_bf16 *)dev_slot(s.window, source) + channel;
+#pragma unroll
+        for (int j = 0; j < 3; j++) x.w[j] = *(const uint32_t *)(from + (uint64_t)j * s.channels);
+    }
+    x.taps = ((const uint4 *)s.weight)[channel / 2];
+}
+
+SC_DEV void conv_store(const conv_words &w, uint32_t x, const step_call &s, int32_t slot,
+    uint32_t channel)
+{
+    if (slot <= 0) return;
+    sc_bf16 *to = (sc_bf16 *)dev_slot(s.window, slot) + channel;
+    *(uint32_t *)to = w.w[1];
+    *(uint32_t *)(to + s.channels) = w.w[2];
+    *(uint32_t *)(to + 2 * s.channels) = x;
+}
+
+SC_DEV uint32_t x_word(const step_call &s, uint32_t row, uint32_t channel)
+{
+    return *(const uint32_t *)((const sc_bf16 *)s.x + (int64_t)row * s.x_stride + channel);
+}
+
+SC_DEV uint32_t conv_word(const conv_words &w, uint32_t x, bool silu)
+{
+    return conv_pair(w.taps, w.w[0], w.w[1], w.w[2], x, silu);
+}
+
+SC_DEV void cluster_arrive()
+{
+    asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+}
+
+SC_DEV void cluster_wait()
+{
+    asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+
+/* Channel of word n of q (first half) and k. */
+SC_DEV uint32_t qk_channel(const step_call &s, uint32_t head, uint32_t n)
+{
+    return ((n < QK_PAIRS / 2 ? 0 : s.p.shape.heads) + head) * K + n % (QK_PAIRS / 2) * 2;
+}
+
+template <typename S, bool KDA, int GROUP, int GROUPS, int AHEAD, int WARPS, int BLOCKS>
+__global__ void __launch_bounds__(WARPS * 32, BLOCKS)
+step(const __grid_constant__ step_call s)
+{
+    typedef tile<S, GROUP, GROUPS> X;
+    constexpr int WIDE = X::WIDE, THREADS = WARPS * 32, V_ROWS = WARPS * X::ROWS;
+    constexpr int PER = QK_PAIRS > THREADS ? QK_PAIRS / THREADS : 1;
+    static_assert(V_ROWS / 2 <= THREADS, "a pair of v a thread");
+    __shared__ __align__(16) uint32_t qk_words[QK_PAIRS], v_words[V_ROWS / 2];
+    const sc_k_delta_decode_params &p = s.p;
+    uint32_t lane = threadIdx.x % 32, in_row = lane % X::PER_ROW, sub = lane / X::PER_ROW;
+    uint32_t share = p.shape.v_heads / p.shape.heads, head = blockIdx.y;
+    uint32_t nth = blockIdx.x / s.blocks, base = (blockIdx.x - nth * s.blocks) * V_ROWS;
+    uint32_t v0 = base + threadIdx.x / 32 * X::ROWS;
+    head_at h = {blockIdx.z, head * share + nth};
+    if (!s.settled) dev_wait_previous();
+    int32_t source = index_of(p.source, h.row);
+    int32_t dest = index_of(p.dest, h.row), save = index_of(p.save, h.row);
+    /* state, windows, weights */
+    int64_t at = ((int64_t)h.hv * p.shape.v_dim + v0) * K + lane * WIDE;
+    const S *from = source > 0 ? (const S *)dev_slot(p.state, source) + at : nullptr;
+    conv_words qk[PER], vw;
+    uint32_t v_thread = THREADS - 1 - threadIdx.x;
+    uint32_t v_channel = 2 * p.shape.heads * K + h.hv * p.shape.v_dim + base + v_thread * 2;
+    bool has_qk = threadIdx.x < QK_PAIRS, has_v = v_thread < V_ROWS / 2;
+#pragma unroll
+    for (int i = 0; i < PER; i++)
+        if (has_qk) conv_load(qk[i], s, source, qk_channel(s, head, threadIdx.x + i * THREADS));
+    if (has_v) conv_load(vw, s, source, v_channel);
+    uint4 state[AHEAD * GROUP];
+    load_group<AHEAD * GROUP, WIDE>(state, from, 0);
+    gate_weights<KDA ? 4 : 1> w;
+    weights_load<KDA ? 4 : 1, KDA>(w, p, h,
+        KDA ? in_row * WIDE + (WIDE == 8 && sub != 0 ? 4 : 0) : 0);
+    if (s.settled) dev_wait_previous();
+    dev_release_next();
+    sc_bf16 *o = output_row<sc_bf16>(p, h) + v0;
+    if (source < 0) {
+        for (uint32_t r = lane; r < X::ROWS; r += 32) o[r] = dev_narrow<sc_bf16>(0.0f);
+        return; /* the whole cluster */
+    }
+    uint32_t qk_x[PER], v_x = 0;
+#pragma unroll
+    for (int i = 0; i < PER; i++)
+        qk_x[i] = has_qk ? x_word(s, h.row, qk_channel(s, head, threadIdx.x + i * THREADS)) : 0;
+    if (has_v) v_x = x_word(s, h.row, v_channel);
+    float alpha[WIDE], one = 1.0f, beta = beta_of<sc_bf16>(p, h);
+    if constexpr (KDA)
+        alphas_kda<sc_bf16, S>(alpha, w, p, h);
+    else
+        alphas<sc_bf16, 1, false>(&one, w, p, h, 0);
+#pragma unroll
+    for (int i = 0; i < PER; i++)
+        if (has_qk) qk_words[threadIdx.x + i * THREADS] = conv_word(qk[i], qk_x[i], s.silu);
+    if (has_v) v_words[v_thread] = conv_word(vw, v_x, s.silu);
+    __syncthreads();
+    cluster_arrive(); /* this block has read its windows */
+    float q[WIDE], k[WIDE], v[GROUPS];
+    const sc_bf16 *qk_in = (const sc_bf16 *)qk_words + in_row * WIDE;
+    dev_load_vec<WIDE>(q, qk_in);
+    dev_load_vec<WIDE>(k, qk_in + K);
+#pragma unroll
+    for (int g = 0; g < GROUPS; g++)
+        v[g] = dev_widen(((const sc_bf16 *)v_words)[v0 - base + g * GROUP * lanes<S>::ROWS
+            + tile_row<S, GROUP, GROUPS>()]);
+    lanes_head norm = lanes_norm<X::PER_ROW, WIDE>(q, k, p.shape.qk_l2norm, s.scale);
+    S *to = dest > 0 ? (S *)dev_slot(p.state, dest) + at : nullptr;
+    S *also = save > 0 ? (S *)dev_slot(p.state, save) + at : nullptr;
+    tile_run<sc_bf16, S, KDA, GROUP, GROUPS, AHEAD>(state, from, to, also, q, k, alpha, one, norm,
+        beta, v, o);
+    if (has_v) {
+        conv_store(vw, v_x, s, dest, v_channel);
+        conv_store(vw, v_x, s, save, v_channel);
+    }
+    __syncwarp();
+    cluster_wait();
+    if (blockIdx.x != 0 || !has_qk) return;
+#pragma unroll
+    for (int i = 0; i < PER; i++) {
+        uint32_t channel = qk_channel(s, head, threadIdx.x + i * THREADS);
+        conv_store(qk[i], qk_x[i], s, dest, channel);
+        conv_store(qk[i], qk_x[i], s, save, channel);
+    }
+}
+
+template <typename S, bool KDA, int GROUP, int GROUPS, int AHEAD, int WARPS, int BLOCKS>
+sc_status launch_step(step_call s, sc_stream *stream)
+{
+    constexpr uint32_t V_ROWS = WARPS * tile<S, GROUP, GROUPS>::ROWS;
+    const sc_k_delta_shape &shape = s.p.shape;
+    s.blocks = shape.v_dim / V_ROWS;
+    uint32_t cluster = s.blocks * (shape.v_heads / shape.heads);
+    cudaLaunchAttribute attributes[2] = {};
+    attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attributes[0].val.programmaticStreamSerializationAllowed = 1;
+    attributes[1].id = cudaLaunchAttributeClusterDimension;
+    attributes[1].val.clusterDim.x = cluster;
+    attributes[1].val.clusterDim.y = attributes[1].val.clusterDim.z = 1;
+    cudaLaunchConfig_t config = {};
+    config.gridDim = dim3(cluster, shape.heads, s.p.row_count);
+    config.blockDim = dim3(WARPS * 32);
+    config.stream = sc_cuda_stream(stream);
+    config.attrs = attributes;
+    config.numAttrs = 2;
+    SC_TRY(sc_cuda_enter());
+    return sc_cuda_check(cudaLaunchKernelEx(&config,
+        step<S, KDA, GROUP, GROUPS, AHEAD, WARPS, BLOCKS>, s), "decode step");
+}
+
+template <bool KDA> sc_status launch_kind(const step_call &s, sc_stream *stream)
+{
+    return s.p.state.dtype == SC_DTYPE_BF16
+        ? launch_step<sc_bf16, KDA, 4, 1, 1, 4, 6>(s, stream)
+        : launch_step<float, KDA, 8, 1, 1, 4, 5>(s, stream);
+}
+
+} // namespace
+
+/* A batch of so many (row, v head) pairs is served faster by two launches (measured on an H200). */
+enum { HEADS_MAX = 1024 };
+
+bool sc_cuda_step_fits(const sc_k_conv_update_params *c, const sc_k_delta_decode_params *p)
+{
+    const sc_k_delta_shape &s = p->shape;
+    return p->dtype == SC_DTYPE_BF16 && c->window.dtype == SC_DTYPE_BF16
+        && c->weight_dtype == SC_DTYPE_BF16 && c->width == 4 && c->bias == 0 && s.k_dim == K
+        && s.v_dim % 32 == 0 && s.v_heads / s.heads * (s.v_dim / 32) <= CLUSTER_MAX
+        && (uint64_t)p->row_count * s.v_heads <= HEADS_MAX && s.heads <= 65535
+        && (c->weight | p->state.base | (uint64_t)p->state.slot_stride) % 16 == 0
+        && (c->x | c->window.base | (uint64_t)c->window.slot_stride) % 4 == 0
+        && (uint64_t)c->x_stride % 2 == 0;
+}
+
+sc_status sc_cuda_step(const sc_k_conv_update_params *c, const sc_k_delta_decode_params *p,
+    sc_stream *stream)
+{
+    step_call s = {};
+    s.p = *p, s.window = c->window, s.x = c->x, s.weight = c->weight;
+    s.x_stride = sc_kernel_stride(c->x_stride, c->channels), s.channels = c->channels;
+    s.scale = sc_cuda_delta_scale(&p->shape), s.silu = c->act == SC_K_ACT_SILU;
+    s.settled = c->window_settled && p->state_settled;
+    return p->shape.kind == SC_K_KIND_KDA ? launch_kind<true>(s, stream)
+                                          : launch_kind<false>(s, stream);
+}
