@@ -71,6 +71,7 @@ sc_status sc_radix_create(const struct sc_radix_options *options, struct sc_radi
     r->token_max = options->token_max;
     r->bytes = sizeof *r;
     r->space_hint = 1; /* index 0 is no space */
+    r->common = rx_common_choose(RX_WIDTH_512);
     rx_store_init(r);
     *radix_out = r;
     return SC_OK;
@@ -80,7 +81,9 @@ void sc_radix_destroy(struct sc_radix *r)
 {
     if (!r) return;
     rx_store_deinit(r);
-    for (uint32_t i = 0; i < r->block_count; i++) rx_free(r, r->blocks[i], sizeof *r->blocks[i]);
+    for (uint32_t i = 0; i < r->block_count; i++) {
+        rx_free(r, r->blocks[i], sizeof *r->blocks[i]); /* NULL after a trim */
+    }
     rx_free(r, r->blocks, r->block_cap * sizeof *r->blocks);
     if (r->slots) rx_free(r, r->slots, ((size_t)r->slot_mask + 1) * sizeof *r->slots);
     for (int kind = 0; kind < RX_KIND_COUNT; kind++) {
@@ -109,7 +112,7 @@ sc_status sc_radix_space_add(struct sc_radix *r, uint32_t *space_out)
     for (uint32_t i = old; i < r->space_cap; i++) r->roots[i] = 0;
     uint32_t root = rx_node_new(r);
     rx_node(r, root)->flags |= RX_ROOT;
-    rx_node(r, root)->space = space;
+    rx_use(r, root)->space = space;
     r->roots[space] = root;
     r->space_hint = space + 1;
     *space_out = space;
@@ -128,11 +131,11 @@ sc_status sc_radix_space_remove(struct sc_radix *r, uint32_t space,
     SC_TRY(rx_sink_check(r, sink));
     uint32_t root = rx_root(r, space);
     if (root == 0) return space_unknown(space);
-    if (rx_node(r, root)->pin > 0) {
+    if (rx_use(r, root)->pin > 0) {
         return SC_FAIL(SC_ERR_BUSY, "something in space %u is locked", space);
     }
-    while (rx_node(r, root)->first_child != 0) {
-        rx_subtree_remove(r, rx_node(r, root)->first_child, sink, SC_RADIX_CAUSE_SPACE);
+    while (rx_node(r, root)->child[0] != 0) {
+        rx_subtree_remove(r, rx_node(r, root)->child[0], sink, SC_RADIX_CAUSE_SPACE);
     }
     rx_node_free(r, root);
     r->roots[space] = 0;
@@ -183,7 +186,7 @@ sc_status sc_radix_match(const struct sc_radix *r, uint32_t space, const struct 
     struct sc_radix_match match = {.tail_kv = -1};
     struct rx_first first = {.len = r->page, .marks = key->marks, .mark_count = key->mark_count};
     uint32_t limit = key->token_count < len_max ? key->token_count : len_max;
-    uint32_t whole = limit - limit % r->page;
+    uint32_t whole = rx_page_floor(r, limit);
     uint32_t tailed = rx_node(r, id)->flags & RX_TAILED ? id : 0; /* deepest that may decide */
     while (match.kv_len < whole) {
         first.tokens = key->tokens + match.kv_len;
@@ -194,9 +197,12 @@ sc_status sc_radix_match(const struct sc_radix *r, uint32_t space, const struct 
         uint32_t most = whole - match.kv_len < node->len ? whole - match.kv_len : node->len;
         rx_marks_skip(&first, first.start + r->page);
         most = rx_marks_stop(r, &first, most);
-        uint32_t same = rx_common(node->tokens, first.tokens, most);
+        if (whole - match.kv_len > node->len) {
+            rx_child_prefetch(r, node, first.tokens[node->len]);
+        }
+        uint32_t same = r->common(node->tokens, first.tokens, most);
         match.node = child;
-        match.kv_len += same - same % r->page;
+        match.kv_len += rx_page_floor(r, same);
         if (same < node->len) break;
         if (node->snapshot != 0) {
             match.state_node = child;
@@ -227,14 +233,57 @@ void sc_radix_touch(struct sc_radix *r, const struct sc_radix_match *match)
     if (rx_node(r, match->state_node)->flags & RX_TAIL) rx_order_use(r, RX_KV, match->state_node);
 }
 
+/* --- memory back --- */
+
+sc_status sc_radix_trim(struct sc_radix *r, uint64_t token_max, uint64_t *bytes_out)
+{
+    SC_REQUIRE(r != NULL);
+    uint64_t before = r->bytes;
+    rx_store_shrink(r); /* first, so that what the next step asks for is touched memory */
+    if (token_max > 0) (void)rx_store_compact(r, token_max);
+    rx_store_shrink(r);
+    rx_nodes_shrink(r);
+    rx_index_shrink(r);
+    rx_order_shrink(r, RX_KV, r->leaf_count);
+    rx_order_shrink(r, RX_STATE, r->snapshot_count);
+    sc_heap_trim(&r->heap);
+    if (bytes_out) *bytes_out = before > r->bytes ? before - r->bytes : 0;
+    return SC_OK;
+}
+
 /* --- ids of a path --- */
 
-/* True when the ids of `node` follow those of its parent in storage, so that one span has both. */
-static bool follows_parent(const struct sc_radix *r, const struct rx_node *node)
+/* One walk from the end to the root. Spans are found last one first: they are put at the end of the
+ * array and moved to its front, or only counted when there are more than fit. */
+struct span_walk { struct sc_radix_span *spans; uint32_t cap, count; };
+
+static void span_add(struct span_walk *walk, struct sc_radix_span span)
 {
-    const struct rx_node *parent = rx_node(r, node->parent);
-    return parent->len > 0 && parent->chunk == node->chunk &&
-        parent->tokens + parent->len == node->tokens;
+    walk->count++;
+    if (walk->count <= walk->cap) walk->spans[walk->cap - walk->count] = span;
+}
+
+static void spans_walk(const struct sc_radix *r, const struct rx_node *node, uint32_t page_first,
+    struct span_walk *walk)
+{
+    const struct rx_chunk *chunks = r->store.chunks;
+    uint32_t from = page_first * r->page; /* no overflow: page_first is within the path */
+    const int32_t *ids = NULL;            /* of the span that is being found */
+    uint32_t extent = 0;                  /* its pages */
+    while (rx_end(node) > from) {
+        const struct rx_node *parent = rx_node(r, node->parent);
+        uint32_t skip = node->start < from ? from - node->start : 0;
+        const struct rx_chunk *chunk = &chunks[node->chunk];
+        ids = chunk->ids + rx_page_of(r, (uint32_t)(node->tokens - chunk->tokens) + skip);
+        extent += rx_pages(r, node->len - skip);
+        bool follows = parent->chunk == node->chunk && parent->len > 0 &&
+            parent->tokens + parent->len == node->tokens && node->start > from;
+        if (!follows) {
+            span_add(walk, (struct sc_radix_span){ids, rx_page_of(r, node->start + skip), extent});
+            extent = 0;
+        }
+        node = parent;
+    }
 }
 
 sc_status sc_radix_spans(const struct sc_radix *r, sc_node node, uint32_t page_first,
@@ -249,28 +298,14 @@ sc_status sc_radix_spans(const struct sc_radix *r, sc_node node, uint32_t page_f
     if (page_first > pages) {
         return SC_FAIL(SC_ERR_INVALID, "page %u is behind the end, %u", page_first, pages);
     }
-    uint32_t from = page_first * r->page; /* no overflow: page_first <= pages */
-    uint32_t count = 0;
-    for (uint32_t id = node; id != 0 && rx_end(rx_node(r, id)) > from;) {
-        const struct rx_node *n = rx_node(r, id);
-        if (n->start <= from || !follows_parent(r, n)) count++;
-        id = n->parent;
+    struct span_walk walk = {spans_out, cap, 0};
+    if (node != SC_NODE_NONE) spans_walk(r, rx_node(r, node), page_first, &walk);
+    *count_out = walk.count;
+    if (walk.count > cap) {
+        return SC_FAIL(SC_ERR_LIMIT, "%u spans do not fit %u", walk.count, cap);
     }
-    *count_out = count;
-
-    uint32_t extent = 0; /* pages of nodes below that this node's span will also hold */
-    for (uint32_t id = node; id != 0 && rx_end(rx_node(r, id)) > from;) {
-        const struct rx_node *n = rx_node(r, id);
-        uint32_t skip = n->start < from ? from - n->start : 0;
-        extent += rx_pages(r, n->len - skip);
-        if (n->start <= from || !follows_parent(r, n)) {
-            struct sc_radix_span span = {.ids = rx_ids(r, n) + skip / r->page,
-                .page_first = (n->start + skip) / r->page, .page_count = extent};
-            if (--count < cap) spans_out[count] = span;
-            extent = 0;
-        }
-        id = n->parent;
+    if (walk.count > 0) {
+        memmove(spans_out, spans_out + cap - walk.count, walk.count * sizeof *spans_out);
     }
-    if (*count_out > cap) return SC_FAIL(SC_ERR_LIMIT, "%u spans do not fit %u", *count_out, cap);
     return SC_OK;
 }

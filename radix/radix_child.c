@@ -102,13 +102,10 @@ static void slot_put(struct rx_slot *slots, uint32_t mask, uint32_t hash, uint32
     slots[at] = (struct rx_slot){hash, id};
 }
 
-bool rx_index_reserve(struct sc_radix *r, uint64_t count)
+/* A table of `want` slots, a power of two, takes the place of the one that is there. */
+static bool index_resize(struct sc_radix *r, uint64_t want)
 {
     uint64_t cap = r->slots ? (uint64_t)r->slot_mask + 1 : 0;
-    uint64_t need = r->slot_used + count;
-    if (need * 4 <= cap * 3) return true;
-    uint64_t want = cap == 0 ? 64 : cap;
-    while (need * 4 > want * 3) want *= 2;
     if (want > UINT64_C(1) << 31) return false;
     struct rx_slot *slots = sc_heap_calloc(&r->heap, (size_t)want, sizeof *slots);
     if (!slots) return false;
@@ -121,6 +118,24 @@ bool rx_index_reserve(struct sc_radix *r, uint64_t count)
     r->slots = slots;
     r->slot_mask = mask;
     return true;
+}
+
+bool rx_index_reserve(struct sc_radix *r, uint64_t count)
+{
+    uint64_t cap = r->slots ? (uint64_t)r->slot_mask + 1 : 0;
+    uint64_t need = r->slot_used + count;
+    if (need * 4 <= cap * 3) return true;
+    uint64_t want = cap == 0 ? 64 : cap;
+    while (need * 4 > want * 3) want *= 2;
+    return index_resize(r, want);
+}
+
+void rx_index_shrink(struct sc_radix *r)
+{
+    uint64_t cap = r->slots ? (uint64_t)r->slot_mask + 1 : 0;
+    uint64_t want = cap;
+    while (want > 64 && (uint64_t)r->slot_used * 4 < want) want /= 2;
+    if (want < cap) (void)index_resize(r, want); /* without memory it stays */
 }
 
 static uint32_t probe(const struct sc_radix *r, uint32_t parent, uint32_t hash,
@@ -218,19 +233,46 @@ static void index_remove(struct sc_radix *r, uint32_t at)
 
 /* --- links --- */
 
+/* The list begins with `first`: (3). */
+static void children_begin(struct sc_radix *r, struct rx_node *parent, uint32_t first)
+{
+    for (int i = 0; i < 2; i++) {
+        parent->child[i] = first;
+        parent->head[i] = first != 0 ? rx_node(r, first)->tokens[0] : 0;
+        if (first != 0) first = rx_node(r, first)->next_sibling;
+    }
+}
+
 void rx_child_link(struct sc_radix *r, uint32_t parent, uint32_t id)
 {
     struct rx_node *p = rx_node(r, parent);
     struct rx_node *node = rx_node(r, id);
     node->parent = parent;
     rx_index_add(r, id);
-    node->prev_sibling = 0;
-    node->next_sibling = p->first_child;
-    if (p->first_child != 0) rx_node(r, p->first_child)->prev_sibling = id;
-    p->first_child = id;
+    rx_use(r, id)->prev_sibling = 0;
+    node->next_sibling = p->child[0];
+    if (p->child[0] != 0) rx_use(r, p->child[0])->prev_sibling = id;
+    p->child[1] = p->child[0];
+    p->head[1] = p->head[0];
+    p->child[0] = id;
+    p->head[0] = node->tokens[0];
     if (p->child_count++ == 0 && !(p->flags & RX_ROOT)) r->leaf_count--;
     r->leaf_count++;
     if (node->flags & RX_TAIL) rx_tail_note(r, parent, node->len);
+}
+
+void rx_child_replace(struct sc_radix *r, uint32_t id, uint32_t by)
+{
+    struct rx_node *node = rx_node(r, by);
+    struct rx_node *p = rx_node(r, node->parent);
+    uint32_t prev = rx_use(r, id)->prev_sibling;
+    node->next_sibling = rx_node(r, id)->next_sibling;
+    rx_use(r, by)->prev_sibling = prev;
+    if (prev != 0) rx_node(r, prev)->next_sibling = by;
+    if (node->next_sibling != 0) rx_use(r, node->next_sibling)->prev_sibling = by;
+    for (int i = 0; i < 2; i++) { /* the head is the same */
+        if (p->child[i] == id) p->child[i] = by;
+    }
 }
 
 void rx_child_unlink(struct sc_radix *r, uint32_t id)
@@ -239,12 +281,15 @@ void rx_child_unlink(struct sc_radix *r, uint32_t id)
     struct rx_node *p = rx_node(r, node->parent);
     SC_ASSERT_DEBUG(node->child_count == 0);
     index_remove(r, index_slot(r, id));
-    if (node->prev_sibling != 0) {
-        rx_node(r, node->prev_sibling)->next_sibling = node->next_sibling;
-    } else {
-        p->first_child = node->next_sibling;
+    uint32_t prev = rx_use(r, id)->prev_sibling;
+    uint32_t next = node->next_sibling;
+    if (prev != 0) rx_node(r, prev)->next_sibling = next;
+    if (next != 0) rx_use(r, next)->prev_sibling = prev;
+    if (id == p->child[0]) {
+        children_begin(r, p, next);
+    } else if (id == p->child[1]) {
+        children_begin(r, p, prev);
     }
-    if (node->next_sibling != 0) rx_node(r, node->next_sibling)->prev_sibling = node->prev_sibling;
     r->leaf_count--;
     if (--p->child_count == 0 && !(p->flags & RX_ROOT)) r->leaf_count++;
     if (node->flags & RX_TAIL) rx_tail_forget(r, node->parent, node->len);
@@ -258,7 +303,7 @@ static uint32_t deepest_sibling(const struct sc_radix *r, uint32_t parent,
     uint32_t best = 0;
     struct rx_first first = *most;
     const struct rx_node *node = NULL;
-    for (uint32_t id = rx_node(r, parent)->first_child; id != 0; id = node->next_sibling) {
+    for (uint32_t id = rx_node(r, parent)->child[0]; id != 0; id = node->next_sibling) {
         node = rx_node(r, id);
         if (!(node->flags & RX_TAIL) || node->len > most->len) continue;
         if (best != 0 && node->len <= rx_node(r, best)->len) continue;

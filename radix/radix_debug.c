@@ -26,9 +26,9 @@ static void info_fill(const struct sc_radix *r, uint32_t id, struct sc_radix_nod
         .start = node->start, .end = rx_end(node), .snapshot = node->snapshot,
         .tombstone = node->flags & RX_TOMBSTONE, .child_count = node->child_count,
         .mark_count = mark_count(r, node),
-        .first_child = node->first_child, .next_sibling = node->next_sibling,
-        .kv_locks = node->pin - use->state_locks, .state_locks = use->state_locks,
-        .history = node->history, .space = node->space};
+        .first_child = node->child[0], .next_sibling = node->next_sibling,
+        .kv_locks = use->pin - use->state_locks, .state_locks = use->state_locks,
+        .history = node->history, .space = use->space};
 }
 
 sc_status sc_radix_node_get(const struct sc_radix *r, sc_node node,
@@ -72,7 +72,7 @@ void sc_radix_walk(const struct sc_radix *r, uint32_t space, sc_radix_visit_fn f
 {
     uint32_t root = r ? rx_root(r, space) : 0;
     if (root == 0 || !fn) return;
-    for (uint32_t id = rx_node(r, root)->first_child; id != 0 && id != root;
+    for (uint32_t id = rx_node(r, root)->child[0]; id != 0 && id != root;
          id = rx_preorder_next(r, root, id)) {
         const struct rx_node *node = rx_node(r, id);
         struct sc_radix_node_info info;
@@ -175,7 +175,7 @@ static void line_node(const struct sc_radix *r, uint32_t id, struct line *line)
     if (node->flags & RX_TAIL) line_add(line, " tail");
     if (node->snapshot != 0) line_add(line, " snapshot %u", node->snapshot);
     if (node->flags & RX_TOMBSTONE) line_add(line, " tombstone");
-    if (node->pin > 0) line_add(line, " locks kv %u state %u", node->pin - use->state_locks,
+    if (use->pin > 0) line_add(line, " locks kv %u state %u", use->pin - use->state_locks,
         use->state_locks);
     line_add(line, ", history %" PRIx64, node->history);
     line_marks(line, r, node);
@@ -192,9 +192,9 @@ static void dump_nodes(const struct sc_radix *r, uint32_t root,
     uint32_t id = root;
     for (;;) {
         const struct rx_node *node = rx_node(r, id);
-        if (node->first_child != 0) {
+        if (node->child[0] != 0) {
             if (node->child_count > 1) level++;
-            id = node->first_child;
+            id = node->child[0];
         } else {
             while (id != root && rx_node(r, id)->next_sibling == 0) {
                 id = rx_node(r, id)->parent;

@@ -28,6 +28,20 @@ bool rx_order_reserve(struct sc_radix *r, enum rx_kind kind, uint64_t count)
     return rx_grow(r, (void **)&heap->entries, &heap->cap, count, sizeof *heap->entries);
 }
 
+/* As far as (11) allows. */
+void rx_order_shrink(struct sc_radix *r, enum rx_kind kind, uint64_t count)
+{
+    struct rx_heap *heap = &r->order[kind];
+    if (count < 64) count = 64;
+    if (count * 2 >= heap->cap) return;
+    void *entries = sc_heap_realloc(&r->heap, heap->entries, heap->cap * sizeof *heap->entries,
+        (size_t)count * sizeof *heap->entries);
+    if (!entries) return;
+    r->bytes -= (heap->cap - (size_t)count) * sizeof *heap->entries;
+    heap->entries = entries;
+    heap->cap = (uint32_t)count;
+}
+
 static void entry_place(struct sc_radix *r, enum rx_kind kind, uint32_t at, struct rx_entry entry)
 {
     r->order[kind].entries[at] = entry;
@@ -86,7 +100,7 @@ void rx_kv_order_sync(struct sc_radix *r, uint32_t id)
 {
     const struct rx_node *node = rx_node(r, id);
     bool in = rx_use(r, id)->place[RX_KV] != 0;
-    bool want = node->child_count == 0 && node->pin == 0 && !(node->flags & RX_ROOT);
+    bool want = node->child_count == 0 && rx_use(r, id)->pin == 0 && !(node->flags & RX_ROOT);
     if (want && !in) rx_order_add(r, RX_KV, id);
     if (!want && in) rx_order_remove(r, RX_KV, id);
 }
@@ -107,8 +121,8 @@ void rx_snapshot_attach(struct sc_radix *r, uint32_t id, uint32_t snapshot)
 /* Of a tail, any lock holds the snapshot: the node cannot stay without it (13). */
 bool rx_state_held(const struct sc_radix *r, uint32_t id)
 {
-    const struct rx_node *node = rx_node(r, id);
-    return node->flags & RX_TAIL ? node->pin > 0 : rx_use(r, id)->state_locks > 0;
+    const struct rx_use *use = rx_use(r, id);
+    return rx_node(r, id)->flags & RX_TAIL ? use->pin > 0 : use->state_locks > 0;
 }
 
 /* Follows a change of locks: the snapshot is in its order, or counted as locked (8). */
@@ -169,12 +183,13 @@ static void leaf_remove(struct sc_radix *r, uint32_t id, const struct sc_radix_s
 {
     struct rx_node *node = rx_node(r, id);
     uint32_t parent = node->parent;
-    SC_ASSERT(node->pin == 0 && node->child_count == 0);
+    SC_ASSERT(rx_use(r, id)->pin == 0 && node->child_count == 0);
     if (node->snapshot != 0) snapshot_evict(r, id, sink, cascade_of(cause));
     run_emit(r, node, 0, sink, cause);
     if (rx_use(r, id)->place[RX_KV] != 0) rx_order_remove(r, RX_KV, id);
     rx_child_unlink(r, id);
     tick_inherit(r, parent, id);
+    rx_store_unlink(r, id);
     rx_store_release(r, node->chunk, rx_pos(r, node), node->len);
     r->node_count--;
     r->token_count -= node->len;
@@ -198,7 +213,7 @@ void rx_subtree_remove(struct sc_radix *r, uint32_t top, const struct sc_radix_s
 {
     uint32_t id = top;
     for (;;) {
-        while (rx_node(r, id)->first_child != 0) id = rx_node(r, id)->first_child;
+        while (rx_node(r, id)->child[0] != 0) id = rx_node(r, id)->child[0];
         uint32_t parent = rx_node(r, id)->parent;
         leaf_remove(r, id, sink, cause);
         if (id == top) return;
@@ -210,8 +225,8 @@ void rx_truncate(struct sc_radix *r, uint32_t id, uint32_t len,
     const struct sc_radix_sink *sink, enum sc_radix_cause cause)
 {
     struct rx_node *node = rx_node(r, id);
-    SC_ASSERT_DEBUG(len > 0 && len < node->len && node->pin == 0);
-    while (node->first_child != 0) rx_subtree_remove(r, node->first_child, sink, cause);
+    SC_ASSERT_DEBUG(len > 0 && len < node->len && rx_use(r, id)->pin == 0);
+    while (node->child[0] != 0) rx_subtree_remove(r, node->child[0], sink, cause);
     if (node->snapshot != 0) snapshot_evict(r, id, sink, cascade_of(cause));
     run_emit(r, node, len, sink, cause);
     uint32_t pos = rx_pos(r, node) + len;
@@ -227,9 +242,9 @@ void rx_truncate(struct sc_radix *r, uint32_t id, uint32_t len,
 static void pin(struct sc_radix *r, uint32_t id, uint32_t count)
 {
     while (id != 0) {
-        struct rx_node *node = rx_node(r, id);
-        uint32_t before = node->pin;
-        node->pin += count;
+        const struct rx_node *node = rx_node(r, id);
+        uint32_t before = rx_use(r, id)->pin;
+        rx_use(r, id)->pin += count;
         if (before != 0) return;
         r->pinned_tokens += node->len;
         rx_kv_order_sync(r, id);
@@ -241,10 +256,11 @@ static void pin(struct sc_radix *r, uint32_t id, uint32_t count)
 static void unpin(struct sc_radix *r, uint32_t id, uint32_t count)
 {
     while (id != 0) {
-        struct rx_node *node = rx_node(r, id);
-        SC_ASSERT(node->pin >= count);
-        node->pin -= count;
-        if (node->pin != 0) return;
+        const struct rx_node *node = rx_node(r, id);
+        struct rx_use *use = rx_use(r, id);
+        SC_ASSERT(use->pin >= count);
+        use->pin -= count;
+        if (use->pin != 0) return;
         r->pinned_tokens -= node->len;
         rx_kv_order_sync(r, id);
         id = node->parent;
@@ -279,7 +295,7 @@ sc_status sc_radix_lock(struct sc_radix *r, sc_node node, uint32_t what,
     if (node != SC_NODE_NONE) {
         taken = what & SC_RADIX_LOCK_KV;
         if (rx_node(r, node)->snapshot != 0) taken |= what & SC_RADIX_LOCK_STATE;
-        if (rx_node(r, node)->pin > UINT32_MAX - 2) {
+        if (rx_use(r, node)->pin > UINT32_MAX - 2) {
             return SC_FAIL(SC_ERR_LIMIT, "node %u is locked 2^32 times", node);
         }
     }
@@ -382,7 +398,7 @@ static uint32_t barren_remove(struct sc_radix *r, uint32_t id, const struct sc_r
     for (;;) {
         const struct rx_node *node = rx_node(r, id);
         if (node->flags & RX_ROOT) return 0;
-        if (node->child_count > 0 || node->pin > 0 || node->snapshot != 0) return id;
+        if (node->child_count > 0 || rx_use(r, id)->pin > 0 || node->snapshot != 0) return id;
         uint32_t parent = node->parent;
         leaf_remove(r, id, sink, cause);
         id = parent;

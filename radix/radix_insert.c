@@ -155,8 +155,8 @@ static void plan_walk(const struct sc_radix *r, const struct sc_radix_insert *in
         const struct rx_node *node = rx_node(r, id);
         rx_marks_skip(&first, first.start + r->page);
         uint32_t most = rx_marks_stop(r, &first, left < node->len ? left : node->len);
-        uint32_t same = rx_common(node->tokens, first.tokens, most);
-        same -= same % r->page;
+        if (left > node->len) rx_child_prefetch(r, node, first.tokens[node->len]);
+        uint32_t same = rx_page_floor(r, r->common(node->tokens, first.tokens, most));
         while (run + 1 < in->run_count && in->runs[run + 1].start <= plan->prefix) run++;
         uint32_t to = plan->prefix + same;
         uint32_t differs = history_differs(in, &run, plan->prefix, to, node->history);
@@ -177,7 +177,7 @@ static bool victim_replaceable(const struct sc_radix *r, const struct sc_radix_i
 {
     const struct rx_node *victim = rx_node(r, plan->victim);
     plan->freed = 0;
-    if (victim->pin > 0) return false; /* (6): nothing below is locked either */
+    if (rx_use(r, plan->victim)->pin > 0) return false; /* (6): nothing below is locked either */
     bool brings = in->save_count > 0 && in->saves[in->save_count - 1].len > plan->prefix;
     uint32_t visited = 0;
     uint32_t id = plan->victim;
@@ -269,7 +269,8 @@ static uint32_t node_add(struct sc_radix *r, const struct sc_radix_insert *in, s
     node->chunk = piece.chunk;
     node->start = c->start;
     node->len = end - c->start;
-    node->space = in->space;
+    rx_use(r, id)->space = in->space;
+    rx_store_link(r, id, 0);
     if (node->len < r->page) node->flags |= RX_TAIL;
     rx_use(r, id)->tick[RX_KV] = r->clock;
     rx_child_link(r, parent, id);

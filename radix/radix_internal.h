@@ -19,6 +19,7 @@ enum {
     RX_CHUNK_UNITS_FIRST = 8,  /* small trees start with a small chunk */
     RX_PIECE_TOKENS_MIN = 64,  /* a shorter piece is not worth a node of its own */
     RX_CHUNK_SEARCH_MAX = 8,   /* chunks looked at for a long enough free run */
+    RX_FREE_SHARE = 32,        /* one unit of so many may stay free before runs are cut */
     RX_SUBTREE_MAX = 64,       /* nodes visited before a branch counts as in use */
     RX_PAGE_TOKENS_MAX = 1 << 20
 };
@@ -43,11 +44,11 @@ struct rx_node {
     uint32_t chunk;
     uint32_t start, len;   /* tokens; whole pages, or less than one (a tail) */
     uint32_t parent;       /* of a root: 0; of a free node: next free */
-    uint32_t first_child, next_sibling, prev_sibling;
+    uint32_t child[2];     /* (3) the first two of the list; 0: none */
+    int32_t head[2];       /* their first tokens: which one is it, without a look at either */
+    uint32_t next_sibling;
     uint32_t child_count;
     uint32_t snapshot;
-    uint32_t pin;          /* (6) receipts here + children with pin > 0 */
-    uint32_t space;
     uint32_t flags;        /* RX_ bits and the first cell: rx_cells() */
 };
 static_assert(sizeof(struct rx_node) == 64, "a node is one cache line");
@@ -60,11 +61,16 @@ struct rx_use {
     uint64_t tick[RX_KIND_COUNT];  /* last use */
     uint32_t place[RX_KIND_COUNT]; /* index in the heap + 1; 0: not evictable now */
     uint32_t kv_locks, state_locks;
+    uint32_t pin;                  /* (6) receipts here + children with pin > 0 */
+    uint32_t prev_sibling;
+    uint32_t space;
+    uint32_t chunk_prev, chunk_next; /* (14) nodes of a chunk, in a ring; the older is before */
 };
 
 struct rx_block {
     struct rx_node nodes[RX_NODE_BLOCK];
     struct rx_use uses[RX_NODE_BLOCK];
+    uint32_t live;         /* of its nodes */
 };
 
 /* What few nodes have: a list of the marks of the first page, ascending, and behind them how many
@@ -93,11 +99,13 @@ struct rx_heap { struct rx_entry *entries; uint32_t count, cap; };
 
 /* A chunk holds units; a unit is free or referenced by the nodes that touch it. */
 struct rx_chunk {
-    int32_t *tokens, *ids;    /* ids: NULL without KV; tokens is the start of the allocation */
-    uint16_t *refs;           /* [unit_count] (5) */
+    int32_t *tokens, *ids;    /* ids: NULL without KV */
     uint64_t free_units;      /* bit u: unit u is free */
     uint32_t unit_count;      /* 0: no memory, the index is unused */
     uint32_t prev, next;      /* chunks with free units, or `next` of unused indices */
+    uint32_t node;            /* (14) the youngest node in it, or 0 */
+    uint32_t live;            /* tokens of nodes, in whole pages */
+    uint16_t refs[RX_CHUNK_UNITS]; /* (5) */
 };
 
 struct rx_piece { uint32_t chunk, pos, len; };
@@ -107,9 +115,9 @@ struct rx_store {
     uint32_t chunk_cap, chunk_count;
     uint32_t unused;          /* indices without memory */
     uint32_t partial;         /* chunks with at least one free unit */
-    uint32_t empty_count;     /* of these, wholly free: at most one is kept */
+    uint32_t empty_count;     /* of these, wholly free: they stay until a trim */
     uint32_t unit_tokens, unit_pages, unit_max;
-    uint64_t unit_total;
+    uint64_t unit_total, unit_free, live;
     uint32_t cursor_chunk, cursor_pos; /* next free token of the unit being filled; chunk 0: none */
     struct rx_piece *pieces;  /* what rx_store_alloc found */
     uint32_t piece_count, piece_cap;
@@ -122,14 +130,22 @@ struct rx_receipt {
     uint32_t live;
 };
 
+/* Leading tokens in which a and b agree. */
+typedef uint32_t (*rx_common_fn)(const int32_t *a, const int32_t *b, uint32_t n);
+enum rx_width { RX_WIDTH_ANY, RX_WIDTH_256, RX_WIDTH_512 };
+/* The widest loop of the processor, `width` at most. */
+rx_common_fn rx_common_choose(enum rx_width width);
+
 struct sc_radix {
     struct sc_heap heap;
+    rx_common_fn common;
     uint32_t page, grid, path_snapshots_max;
     bool with_kv;
     uint64_t token_max;
 
     struct rx_block **blocks;
     uint32_t block_count, block_cap;
+    uint32_t block_hole;      /* no index below it has lost its block to a trim */
     uint32_t node_free, node_free_count;
 
     struct rx_cell *cells;    /* index 0 is none */
@@ -176,8 +192,12 @@ sc_status rx_marks_check(const sc_mark *marks, uint32_t count);
 uint32_t rx_split(struct sc_radix *r, uint32_t id, uint32_t len);
 uint32_t rx_preorder_next(const struct sc_radix *r, uint32_t top, uint32_t id);
 
+/* Gives blocks without a live node back to the heap. */
+void rx_nodes_shrink(struct sc_radix *r);
+
 /* radix_child.c: links and the child index */
 bool rx_index_reserve(struct sc_radix *r, uint64_t count);
+void rx_index_shrink(struct sc_radix *r);
 uint32_t rx_index_find(const struct sc_radix *r, uint32_t parent, const struct rx_first *first);
 /* A look-up of what `id` starts with ends at `id`. */
 bool rx_index_holds(const struct sc_radix *r, uint32_t id);
@@ -185,6 +205,8 @@ bool rx_index_holds(const struct sc_radix *r, uint32_t id);
 void rx_index_replace(struct sc_radix *r, uint32_t id, uint32_t by);
 void rx_index_add(struct sc_radix *r, uint32_t id);
 void rx_child_link(struct sc_radix *r, uint32_t parent, uint32_t id);
+/* `by` stands where `id` stood among its siblings. */
+void rx_child_replace(struct sc_radix *r, uint32_t id, uint32_t by);
 /* Takes a leaf out of its parent's list and out of the index; its tokens must still be there. */
 void rx_child_unlink(struct sc_radix *r, uint32_t id);
 bool rx_marks_equal(const struct sc_radix *r, const struct rx_node *node,
@@ -201,9 +223,18 @@ void rx_store_abandon(struct sc_radix *r);
 /* A holder of a range is cut in two at `pos`. */
 void rx_store_cut(struct sc_radix *r, uint32_t chunk, uint32_t pos);
 void rx_store_release(struct sc_radix *r, uint32_t chunk, uint32_t pos, uint32_t len);
+/* A node came to its chunk or goes from it (14). `older`: the node whose run lies behind, or 0. */
+void rx_store_link(struct sc_radix *r, uint32_t id, uint32_t older);
+void rx_store_unlink(struct sc_radix *r, uint32_t id);
+/* Moves runs that are not pinned out of sparse chunks, `token_max` tokens or one chunk at most;
+ * returns how many tokens moved. Stops early without memory. */
+uint64_t rx_store_compact(struct sc_radix *r, uint64_t token_max);
+/* Gives wholly free chunks back to the heap. */
+void rx_store_shrink(struct sc_radix *r);
 
 /* radix_evict.c: orders, pins, removal */
 bool rx_order_reserve(struct sc_radix *r, enum rx_kind kind, uint64_t count);
+void rx_order_shrink(struct sc_radix *r, enum rx_kind kind, uint64_t count);
 void rx_order_add(struct sc_radix *r, enum rx_kind kind, uint32_t id);
 void rx_order_remove(struct sc_radix *r, enum rx_kind kind, uint32_t id);
 void rx_order_use(struct sc_radix *r, enum rx_kind kind, uint32_t id);
@@ -232,7 +263,7 @@ static inline struct rx_use *rx_use(const struct sc_radix *r, uint32_t id)
 /* A node that callers may name: alive and no root. */
 static inline bool rx_known(const struct sc_radix *r, uint32_t id)
 {
-    return id != 0 && id / RX_NODE_BLOCK < r->block_count &&
+    return id != 0 && id / RX_NODE_BLOCK < r->block_count && r->blocks[id / RX_NODE_BLOCK] &&
         (rx_node(r, id)->flags & (RX_LIVE | RX_ROOT)) == RX_LIVE;
 }
 
@@ -244,6 +275,18 @@ static inline uint32_t rx_root(const struct sc_radix *r, uint32_t space)
 
 static inline uint32_t rx_end(const struct rx_node *node) { return node->start + node->len; }
 
+/* Whole pages of n tokens. A division costs as much as the rest of a step, and pages of one token
+ * are common. */
+static inline uint32_t rx_page_of(const struct sc_radix *r, uint32_t n)
+{
+    return r->page == 1 ? n : n / r->page;
+}
+
+static inline uint32_t rx_page_floor(const struct sc_radix *r, uint32_t n)
+{
+    return r->page == 1 ? n : n - n % r->page;
+}
+
 /* Position of a node's run in its chunk, and its ids. */
 static inline uint32_t rx_pos(const struct sc_radix *r, const struct rx_node *node)
 {
@@ -252,7 +295,7 @@ static inline uint32_t rx_pos(const struct sc_radix *r, const struct rx_node *no
 
 static inline int32_t *rx_ids(const struct sc_radix *r, const struct rx_node *node)
 {
-    return r->store.chunks[node->chunk].ids + rx_pos(r, node) / r->page;
+    return r->store.chunks[node->chunk].ids + rx_page_of(r, rx_pos(r, node));
 }
 
 static inline uint32_t rx_cells(const struct rx_node *node) { return node->flags >> RX_FLAG_BITS; }
@@ -265,7 +308,7 @@ static inline void rx_cells_put(struct rx_node *node, uint32_t first)
 /* Pages of a run; a tail has one. */
 static inline uint32_t rx_pages(const struct sc_radix *r, uint32_t len)
 {
-    return len / r->page + (len % r->page != 0);
+    return r->page == 1 ? len : len / r->page + (len % r->page != 0);
 }
 
 /* Tokens by which children are told apart. */
@@ -287,17 +330,18 @@ static inline bool rx_starts_with(const struct sc_radix *r, const struct rx_node
 }
 
 /* The child of `parent` that starts with `first`, confirmed token by token and mark by mark, or 0.
- * Up to two children are looked at directly; the index serves the others. */
+ * Up to two children are told apart by their first tokens, beside their ids in the parent; the
+ * index serves the others. */
 static inline uint32_t rx_child_find(const struct sc_radix *r, uint32_t parent,
     const struct rx_first *first)
 {
     const struct rx_node *node = rx_node(r, parent);
     if (node->child_count > 2) return rx_index_find(r, parent, first);
-    uint32_t id = node->first_child;
-    while (id != 0 && !rx_starts_with(r, rx_node(r, id), first)) {
-        id = rx_node(r, id)->next_sibling;
+    for (uint32_t i = 0; i < node->child_count; i++) {
+        if (node->head[i] != first->tokens[0]) continue;
+        if (rx_starts_with(r, rx_node(r, node->child[i]), first)) return node->child[i];
     }
-    return id;
+    return 0;
 }
 
 /* Passes over the marks before `to`. */
@@ -319,7 +363,14 @@ static inline uint32_t rx_marks_stop(const struct sc_radix *r, const struct rx_f
     return stop < most ? stop : most;
 }
 
-/* Leading tokens in which a and b agree. */
-uint32_t rx_common(const int32_t *a, const int32_t *b, uint32_t n);
+/* Brings to the cache what a step to the child that starts with `token` will read. `node` has two
+ * children at most, or nothing is done. */
+static inline void rx_child_prefetch(const struct sc_radix *r, const struct rx_node *node,
+    int32_t token)
+{
+    if (node->child_count - 1u >= 2) return; /* none, or in the index */
+    const struct rx_node *child = rx_node(r, node->child[node->head[0] != token]);
+    for (int line = 0; line < 4; line++) __builtin_prefetch(child->tokens + line * 16);
+}
 
 #endif

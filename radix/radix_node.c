@@ -2,7 +2,8 @@
 /* Memory, the slab of nodes, cells (marks and lengths of tails), the split.
  *
  * Slab: blocks of 256 nodes that never move, so an id and a pointer stay good until the node is
- * freed. Ids start at 1; freed ids are used again, last freed first.
+ * freed. Ids start at 1; freed ids are used again, last freed first. A trim gives back blocks
+ * without a live node; their ids come again with the next block.
  *
  * Cells: a node without marks and without tails below it, nearly every one, has none and pays
  * nothing. The others hold a list out of one array; its first index stands in the node's flags:
@@ -46,19 +47,30 @@ bool rx_grow(struct sc_radix *r, void **array, uint32_t *cap, uint64_t need, siz
 
 /* --- slab --- */
 
+/* The first index without a block, with room in the array; UINT32_MAX without memory. */
+static uint32_t block_index(struct sc_radix *r)
+{
+    uint32_t index = r->block_hole;
+    while (index < r->block_count && r->blocks[index]) index++;
+    r->block_hole = index;
+    if (index >= UINT32_MAX / RX_NODE_BLOCK ||
+        !rx_grow(r, (void **)&r->blocks, &r->block_cap, (uint64_t)index + 1, sizeof *r->blocks)) {
+        return UINT32_MAX;
+    }
+    return index;
+}
+
 bool rx_nodes_reserve(struct sc_radix *r, uint64_t count)
 {
     while (r->node_free_count < count) {
-        uint32_t base = r->block_count * RX_NODE_BLOCK;
-        if (r->block_count >= UINT32_MAX / RX_NODE_BLOCK) return false;
-        if (!rx_grow(r, (void **)&r->blocks, &r->block_cap, (uint64_t)r->block_count + 1,
-                sizeof *r->blocks)) {
-            return false;
-        }
+        uint32_t index = block_index(r);
+        uint32_t base = index * RX_NODE_BLOCK;
+        if (index == UINT32_MAX) return false;
         struct rx_block *block = rx_alloc(r, sizeof *block, 64);
         if (!block) return false;
         memset(block, 0, sizeof *block);
-        r->blocks[r->block_count++] = block;
+        r->blocks[index] = block;
+        if (index == r->block_count) r->block_count++;
         for (uint32_t i = RX_NODE_BLOCK; i-- > 0;) {
             if (base + i == 0) continue; /* id 0 is none */
             block->nodes[i].parent = r->node_free;
@@ -76,6 +88,7 @@ uint32_t rx_node_new(struct sc_radix *r)
     struct rx_node *node = rx_node(r, id);
     r->node_free = node->parent;
     r->node_free_count--;
+    r->blocks[id / RX_NODE_BLOCK]->live++;
     *node = (struct rx_node){.flags = RX_LIVE};
     *rx_use(r, id) = (struct rx_use){.kv_locks = 0};
     return id;
@@ -99,6 +112,28 @@ void rx_node_free(struct sc_radix *r, uint32_t id)
     *rx_node(r, id) = (struct rx_node){.parent = r->node_free};
     r->node_free = id;
     r->node_free_count++;
+    r->blocks[id / RX_NODE_BLOCK]->live--;
+}
+
+void rx_nodes_shrink(struct sc_radix *r)
+{
+    uint32_t *link = &r->node_free; /* what names the free node that is looked at */
+    while (*link != 0) {
+        struct rx_node *node = rx_node(r, *link);
+        if (r->blocks[*link / RX_NODE_BLOCK]->live > 0) {
+            link = &node->parent;
+            continue;
+        }
+        *link = node->parent;
+        r->node_free_count--;
+    }
+    for (uint32_t i = 0; i < r->block_count; i++) {
+        if (!r->blocks[i] || r->blocks[i]->live > 0) continue;
+        rx_free(r, r->blocks[i], sizeof *r->blocks[i]);
+        r->blocks[i] = NULL;
+        if (i < r->block_hole) r->block_hole = i;
+    }
+    while (r->block_count > 0 && !r->blocks[r->block_count - 1]) r->block_count--;
 }
 
 /* --- cells --- */
@@ -242,23 +277,23 @@ uint32_t rx_split(struct sc_radix *r, uint32_t id, uint32_t len)
     rx_store_cut(r, node->chunk, rx_pos(r, node) + len);
     rx_index_replace(r, id, upper);
 
-    *u = *node; /* run, history, space, place among the siblings */
+    *u = *node; /* run, history, parent */
     u->len = len;
-    u->first_child = id;
+    u->child[0] = id;
+    u->child[1] = 0;
+    u->head[0] = node->tokens[len];
+    u->head[1] = 0;
     u->child_count = 1;
     u->snapshot = 0;
-    u->pin = node->pin > 0;
     u->flags = RX_LIVE;
+    rx_use(r, upper)->pin = rx_use(r, id)->pin > 0;
+    rx_use(r, upper)->space = rx_use(r, id)->space;
     rx_use(r, upper)->tick[RX_KV] = rx_use(r, id)->tick[RX_KV];
-    if (u->prev_sibling != 0) {
-        rx_node(r, u->prev_sibling)->next_sibling = upper;
-    } else {
-        rx_node(r, u->parent)->first_child = upper;
-    }
-    if (u->next_sibling != 0) rx_node(r, u->next_sibling)->prev_sibling = upper;
+    rx_child_replace(r, id, upper);
+    rx_store_link(r, upper, id);
 
     node->parent = upper;
-    node->prev_sibling = 0;
+    rx_use(r, id)->prev_sibling = 0;
     node->next_sibling = 0;
     node->tokens += len;
     node->start += len;
@@ -272,30 +307,11 @@ uint32_t rx_split(struct sc_radix *r, uint32_t id, uint32_t len)
 uint32_t rx_preorder_next(const struct sc_radix *r, uint32_t top, uint32_t id)
 {
     const struct rx_node *node = rx_node(r, id);
-    if (node->first_child != 0) return node->first_child;
+    if (node->child[0] != 0) return node->child[0];
     while (id != top) {
         if (node->next_sibling != 0) return node->next_sibling;
         id = node->parent;
         node = rx_node(r, id);
     }
     return 0;
-}
-
-/* memcmp over the whole run first: nearly all runs of a hit are equal. */
-uint32_t rx_common(const int32_t *a, const int32_t *b, uint32_t n)
-{
-    enum { BLOCK = 1024 };
-    if (memcmp(a, b, (size_t)n * sizeof *a) == 0) return n;
-    uint32_t i = 0;
-    while (n - i > BLOCK && memcmp(a + i, b + i, BLOCK * sizeof *a) == 0) i += BLOCK;
-    while (n - i >= 2) {
-        uint64_t x;
-        uint64_t y;
-        memcpy(&x, a + i, sizeof x);
-        memcpy(&y, b + i, sizeof y);
-        if (x != y) break;
-        i += 2;
-    }
-    while (i < n && a[i] == b[i]) i++;
-    return i;
 }

@@ -6,10 +6,12 @@
 struct recount {
     const struct sc_radix *r;
     uint16_t *unit_refs;   /* [chunk_count * RX_CHUNK_UNITS] */
+    uint32_t *chunk_live;  /* tokens in whole pages; [chunk_count] */
     uint32_t *held[2];     /* receipts by node: KV, state; [node ids] */
     uint32_t *cell_tails;  /* tails of its length that were found; [cell_cap] */
     uint32_t ids;          /* node ids in the slab */
     uint64_t cells, marks, tails, tail_tokens;
+    uint64_t chunks;       /* whose youngest node was found */
     uint64_t roots, nodes, leaves, tokens, pinned, snapshots, state_locked, in_order[RX_KIND_COUNT];
 };
 
@@ -75,7 +77,7 @@ static sc_status verify_tail(struct recount *c, uint32_t parent, uint32_t id)
     const struct rx_node *node = rx_node(r, id);
     CHECK(13, id, node->flags & RX_TAIL ? node->len < r->page : node->len >= r->page);
     if (!(node->flags & RX_TAIL)) return SC_OK;
-    CHECK(13, id, node->child_count == 0 && node->first_child == 0);
+    CHECK(13, id, node->child_count == 0 && node->child[0] == 0);
     CHECK(13, id, node->snapshot != 0);
     uint32_t left = r->cell_cap;
     uint32_t cell = rx_tail_cells(r, rx_node(r, parent));
@@ -87,6 +89,11 @@ static sc_status verify_tail(struct recount *c, uint32_t parent, uint32_t id)
     c->tails++;
     c->tail_tokens += node->len;
     return SC_OK;
+}
+
+static bool alive(const struct recount *c, uint32_t id)
+{
+    return id < c->ids && c->r->blocks[id / RX_NODE_BLOCK] && rx_node(c->r, id)->flags & RX_LIVE;
 }
 
 /* The run of a node lies in used units of its chunk. */
@@ -104,6 +111,12 @@ static sc_status verify_run(struct recount *c, uint32_t id)
     uint64_t room = (uint64_t)chunk->unit_count * s->unit_tokens;
     CHECK(5, id, (uint64_t)pos + (uint64_t)rx_pages(r, node->len) * r->page <= room);
     CHECK(5, id, pos % r->page == 0);
+    const struct rx_use *use = rx_use(r, id);
+    CHECK(14, id, alive(c, use->chunk_next) && alive(c, use->chunk_prev));
+    CHECK(14, id, rx_use(r, use->chunk_next)->chunk_prev == id);
+    CHECK(14, id, rx_node(r, use->chunk_next)->chunk == node->chunk);
+    if (chunk->node == id) c->chunks++;
+    c->chunk_live[node->chunk] += rx_pages(r, node->len) * r->page;
     for (uint32_t unit = pos / s->unit_tokens; unit <= (pos + node->len - 1) / s->unit_tokens;
          unit++) {
         c->unit_refs[(size_t)node->chunk * RX_CHUNK_UNITS + unit]++;
@@ -118,20 +131,24 @@ static sc_status verify_links(struct recount *c, uint32_t id, uint64_t *pinned_o
     uint32_t count = 0;
     uint32_t prev = 0;
     *pinned_out = 0;
-    for (uint32_t child = node->first_child; child != 0;) {
+    for (uint32_t child = node->child[0]; child != 0;) {
         CHECK(3, id, rx_known(r, child));
         const struct rx_node *n = rx_node(r, child);
-        CHECK(3, child, n->parent == id && n->prev_sibling == prev);
+        CHECK(3, child, n->parent == id && rx_use(r, child)->prev_sibling == prev);
         CHECK(1, child, n->start == rx_end(node));
-        CHECK(4, child, n->space == node->space);
+        CHECK(4, child, rx_use(r, child)->space == rx_use(r, id)->space);
         CHECK(2, child, rx_index_holds(r, child));
+        CHECK(3, child, count > 1 || node->child[count] == child);
+        CHECK(3, child, count > 1 || node->head[count] == n->tokens[0]);
         CHECK(3, child, ++count <= node->child_count);
         SC_TRY(verify_tail(c, id, child));
-        if (n->pin > 0) ++*pinned_out;
+        if (rx_use(r, child)->pin > 0) ++*pinned_out;
         prev = child;
         child = n->next_sibling;
     }
     CHECK(3, id, count == node->child_count);
+    CHECK(3, id, count > 0 || node->child[0] == 0);
+    CHECK(3, id, count > 1 || node->child[1] == 0);
     return SC_OK;
 }
 
@@ -144,7 +161,7 @@ static sc_status verify_node(struct recount *c, uint32_t id)
     SC_TRY(verify_links(c, id, &pinned_children));
     SC_TRY(verify_cells(c, id));
     CHECK(6, id, use->kv_locks == c->held[RX_KV][id] && use->state_locks == c->held[RX_STATE][id]);
-    CHECK(6, id, node->pin == (uint64_t)use->kv_locks + use->state_locks + pinned_children);
+    CHECK(6, id, use->pin == (uint64_t)use->kv_locks + use->state_locks + pinned_children);
     if (node->flags & RX_ROOT) {
         CHECK(1, id, node->start == 0 && node->len == 0 && node->parent == 0);
         CHECK(8, id, node->snapshot == 0);
@@ -153,7 +170,7 @@ static sc_status verify_node(struct recount *c, uint32_t id)
     SC_TRY(verify_run(c, id));
     CHECK(8, id, use->state_locks == 0 || node->snapshot != 0);
     CHECK(8, id, node->snapshot == 0 || !(node->flags & RX_TOMBSTONE));
-    CHECK(7, id, (use->place[RX_KV] != 0) == (node->child_count == 0 && node->pin == 0));
+    CHECK(7, id, (use->place[RX_KV] != 0) == (node->child_count == 0 && use->pin == 0));
     CHECK(8, id, (use->place[RX_STATE] != 0) == (node->snapshot != 0 && !rx_state_held(r, id)));
     for (int kind = 0; kind < RX_KIND_COUNT; kind++) {
         if (use->place[kind] == 0) continue;
@@ -165,7 +182,7 @@ static sc_status verify_node(struct recount *c, uint32_t id)
     c->nodes++;
     c->tokens += node->len;
     if (node->child_count == 0) c->leaves++;
-    if (node->pin > 0) c->pinned += node->len;
+    if (use->pin > 0) c->pinned += node->len;
     if (node->snapshot != 0) c->snapshots++;
     if (node->snapshot != 0 && rx_state_held(r, id)) c->state_locked++;
     return SC_OK;
@@ -193,6 +210,9 @@ static sc_status verify_store(const struct recount *c)
     uint64_t partial = 0;
     uint64_t empty = 0;
     uint64_t unit_total = 0;
+    uint64_t unit_free = 0;
+    uint64_t in_use = 0; /* chunks with nodes */
+    uint64_t live = 0;
     for (uint32_t i = 1; i < s->chunk_count; i++) {
         const struct rx_chunk *chunk = &s->chunks[i];
         bool any_used = false;
@@ -203,12 +223,18 @@ static sc_status verify_store(const struct recount *c)
             if (refs != 0) any_used = true;
         }
         if (chunk->unit_count < 64) CHECK(5, 0, chunk->free_units >> chunk->unit_count == 0);
+        CHECK(5, 0, chunk->live == c->chunk_live[i]);
+        CHECK(14, 0, (chunk->live > 0) == (chunk->node != 0));
+        live += chunk->live;
         unit_total += chunk->unit_count;
+        unit_free += (uint64_t)__builtin_popcountll(chunk->free_units);
+        if (chunk->node != 0) in_use++;
         if (chunk->free_units != 0) partial++;
         if (chunk->unit_count > 0 && !any_used) empty++;
     }
-    CHECK(5, 0, unit_total == s->unit_total);
-    CHECK(5, 0, empty == s->empty_count && empty <= 1);
+    CHECK(5, 0, unit_total == s->unit_total && unit_free == s->unit_free);
+    CHECK(5, 0, empty == s->empty_count && live == s->live);
+    CHECK(14, 0, in_use == c->chunks);
     uint32_t prev = 0;
     for (uint32_t i = s->partial; i != 0; i = s->chunks[i].next) {
         CHECK(5, 0, i < s->chunk_count && s->chunks[i].free_units != 0);
@@ -249,14 +275,23 @@ static sc_status verify_counts(const struct recount *c)
     CHECK(11, 0, r->snapshot_count <= r->order[RX_STATE].cap);
     CHECK(2, 0, c->nodes == r->slot_used);
     uint64_t live = 0;
-    for (uint32_t id = 1; id < c->ids; id++) {
-        if (rx_node(r, id)->flags & RX_LIVE) live++;
+    uint64_t ids = 0;
+    for (uint32_t b = 0; b < r->block_count; b++) {
+        if (!r->blocks[b]) continue;
+        uint32_t of_block = 0;
+        for (uint32_t i = 0; i < RX_NODE_BLOCK; i++) {
+            if (r->blocks[b]->nodes[i].flags & RX_LIVE) of_block++;
+        }
+        CHECK(4, b * RX_NODE_BLOCK, of_block == r->blocks[b]->live);
+        live += of_block;
+        ids += b == 0 ? RX_NODE_BLOCK - 1u : RX_NODE_BLOCK; /* id 0 is none */
     }
     CHECK(4, 0, live == c->nodes + c->roots);
-    CHECK(4, 0, c->ids == 0 || live + r->node_free_count == c->ids - 1);
+    CHECK(4, 0, live + r->node_free_count == ids);
     uint64_t unused = 0;
     for (uint32_t id = r->node_free; id != 0; id = rx_node(r, id)->parent) {
-        CHECK(4, id, id < c->ids && !(rx_node(r, id)->flags & RX_LIVE));
+        CHECK(4, id, id < c->ids && r->blocks[id / RX_NODE_BLOCK] &&
+            !(rx_node(r, id)->flags & RX_LIVE));
         CHECK(4, id, ++unused <= r->node_free_count);
     }
     CHECK(4, 0, unused == r->node_free_count);
@@ -272,9 +307,10 @@ static sc_status verify_all(struct recount *c)
         uint32_t root = r->roots[space];
         if (root == 0) continue;
         c->roots++;
-        uint32_t flags = root < c->ids ? rx_node(r, root)->flags : 0;
+        bool there = root < c->ids && r->blocks[root / RX_NODE_BLOCK];
+        uint32_t flags = there ? rx_node(r, root)->flags : 0;
         CHECK(4, root, (flags & (RX_FLAG_MASK ^ RX_TAILED)) == (RX_LIVE | RX_ROOT));
-        CHECK(4, root, rx_node(r, root)->space == space);
+        CHECK(4, root, rx_use(r, root)->space == space);
         for (uint32_t id = root; id != 0; id = rx_preorder_next(r, root, id)) {
             CHECK(3, id, visited++ < c->ids); /* a loop in the links ends here */
             SC_TRY(verify_node(c, id));
@@ -298,14 +334,17 @@ sc_status sc_radix_verify(const struct sc_radix *r)
     c.unit_refs = sc_heap_calloc(&heap, units, sizeof *c.unit_refs);
     c.held[RX_KV] = sc_heap_calloc(&heap, ids, sizeof *c.held[RX_KV]);
     c.held[RX_STATE] = sc_heap_calloc(&heap, ids, sizeof *c.held[RX_STATE]);
+    size_t chunks = (size_t)r->store.chunk_count + 1;
+    c.chunk_live = sc_heap_calloc(&heap, chunks, sizeof *c.chunk_live);
     c.cell_tails = sc_heap_calloc(&heap, cells, sizeof *c.cell_tails);
     sc_status status = SC_OK;
-    if (c.cell_tails && c.unit_refs && c.held[RX_KV] && c.held[RX_STATE]) {
+    if (c.cell_tails && c.unit_refs && c.chunk_live && c.held[RX_KV] && c.held[RX_STATE]) {
         status = verify_all(&c);
     } else {
         status = SC_FAIL(SC_ERR_NO_MEMORY, "no memory to verify %zu nodes", ids);
     }
     sc_heap_free(&heap, c.unit_refs, units * sizeof *c.unit_refs);
+    sc_heap_free(&heap, c.chunk_live, chunks * sizeof *c.chunk_live);
     sc_heap_free(&heap, c.cell_tails, cells * sizeof *c.cell_tails);
     sc_heap_free(&heap, c.held[RX_KV], ids * sizeof *c.held[RX_KV]);
     sc_heap_free(&heap, c.held[RX_STATE], ids * sizeof *c.held[RX_STATE]);

@@ -28,6 +28,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
 
 #include "base/error.h"
 #include "base/sc_assert.h"
@@ -249,6 +252,23 @@ void sc_heap_free(struct sc_heap *heap, void *ptr, size_t bytes)
     } else {
         own_free(&subsystems[heap->subsystem], ptr, bytes, last);
     }
+}
+
+void sc_heap_trim(struct sc_heap *heap)
+{
+#if !SC_PLAIN_MALLOC
+    if (heap->user.alloc) return;
+    uint32_t arena = arena_of(&subsystems[heap->subsystem]);
+    if (arena != ARENA_NONE) {
+        arena_purge(arena);
+        return;
+    }
+#ifdef __GLIBC__
+    (void)malloc_trim(0);
+#endif
+#else
+    (void)heap;
+#endif
 }
 
 void *sc_heap_dup(struct sc_heap *heap, const void *src, size_t bytes)

@@ -202,6 +202,14 @@ sc_status sc_radix_evict_state(struct sc_radix *radix, uint32_t count,
 sc_status sc_radix_evict_node(struct sc_radix *radix, sc_node node,
     const struct sc_radix_sink *sink, sc_node *rest_out);
 
+/* Gives memory that evictions have freed back to the heap, and the heap's to the system: freed
+ * memory is kept for later inserts until then, since returning it costs more than evicting. Runs in
+ * storage that is mostly free move together, `token_max` tokens (or a few thousand more) at most in
+ * this call; those of locked paths stay, so that spans into them stay valid. No node, id, order or
+ * answer changes. `bytes_out` (may be NULL): by how much sc_radix_stats.bytes fell. Never fails for
+ * want of memory; less goes back then. Cost: O(chunks + free nodes + tokens moved). */
+sc_status sc_radix_trim(struct sc_radix *radix, uint64_t token_max, uint64_t *bytes_out);
+
 struct sc_radix_span { const int32_t *ids; uint32_t page_first, page_count; };
 /* KV ids of the path that ends at `node`, from page `page_first` on, in order, as spans into the
  * tree's storage; valid while the path is KV-locked. What is contiguous in storage is one span. The

@@ -30,6 +30,10 @@ void *sc_heap_realloc(struct sc_heap *heap, void *ptr, size_t old_bytes, size_t 
 /* `bytes` must be what was asked for. NULL is allowed. */
 void sc_heap_free(struct sc_heap *heap, void *ptr, size_t bytes);
 
+/* Freed memory that the allocator keeps goes back to the system, as far as it can: that of the
+ * subsystem's arena. Nothing of a caller's allocator. */
+void sc_heap_trim(struct sc_heap *heap);
+
 /* Copies `bytes` of a buffer; NULL on failure. */
 void *sc_heap_dup(struct sc_heap *heap, const void *src, size_t bytes);
 
