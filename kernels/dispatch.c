@@ -14,44 +14,32 @@
 #define REF_PLAIN (SC_KF_F32 | SC_KF_BF16)
 
 #ifdef SC_HAVE_CUDA
-#define SM90(features, launch) {"sm90", 90, UINT32_MAX, features, launch},
+#define SM90(features, launch) {"sm90", 90, UINT32_MAX, features, launch, 0},
 #else
 #define SM90(features, launch)
 #endif
-
+#ifdef SC_HAVE_WIDE_ROWS
+#define WIDE(features, launch)                                                                     \
+    {"avx512", 0, 0, features, launch##_avx512, SC_CPU_AVX512},                                    \
+    {"avx2", 0, 0, features, launch##_avx2, SC_CPU_AVX2},
+#else
+#define WIDE(features, launch)
+#endif
 /* First match wins; compute capability 0 is the host. */
-static const struct sc_kernel_row conv_prefill_rows[] = {
-    SM90(REF_STATE, sc_k_conv_prefill_sm90)
-    {"reference", 0, 0, REF_STATE, sc_k_conv_prefill_ref},
-};
-static const struct sc_kernel_row conv_update_rows[] = {
-    SM90(REF_STATE, sc_k_conv_update_sm90)
-    {"reference", 0, 0, REF_STATE, sc_k_conv_update_ref},
-};
-static const struct sc_kernel_row gates_rows[] = {
-    SM90(REF_PLAIN, sc_k_gates_sm90)
-    {"reference", 0, 0, REF_PLAIN, sc_k_gates_ref},
-};
-static const struct sc_kernel_row l2norm_rows[] = {
-    SM90(REF_PLAIN, sc_k_l2norm_sm90)
-    {"reference", 0, 0, REF_PLAIN, sc_k_l2norm_ref},
-};
-static const struct sc_kernel_row gated_rmsnorm_rows[] = {
-    SM90(REF_PLAIN, sc_k_gated_rmsnorm_sm90)
-    {"reference", 0, 0, REF_PLAIN, sc_k_gated_rmsnorm_ref},
-};
-static const struct sc_kernel_row delta_recurrent_rows[] = {
-    SM90(REF_STATE, sc_k_delta_recurrent_sm90)
-    {"reference", 0, 0, REF_STATE, sc_k_delta_recurrent_ref},
-};
-static const struct sc_kernel_row delta_chunk_rows[] = {
-    SM90(REF_STATE, sc_k_delta_chunk_sm90)
-    {"reference", 0, 0, REF_STATE, sc_k_delta_chunk_ref},
-};
-static const struct sc_kernel_row delta_decode_rows[] = {
-    SM90(REF_STATE, sc_k_delta_decode_sm90)
-    {"reference", 0, 0, REF_STATE, sc_k_delta_decode_ref},
-};
+#define ROWS(features, launch)                                                                     \
+    {                                                                                              \
+        SM90(features, launch##_sm90) WIDE(features, launch)                                       \
+        {"reference", 0, 0, features, launch##_ref, 0},                                            \
+    }
+
+static const struct sc_kernel_row conv_prefill_rows[] = ROWS(REF_STATE, sc_k_conv_prefill);
+static const struct sc_kernel_row conv_update_rows[] = ROWS(REF_STATE, sc_k_conv_update);
+static const struct sc_kernel_row gates_rows[] = ROWS(REF_PLAIN, sc_k_gates);
+static const struct sc_kernel_row l2norm_rows[] = ROWS(REF_PLAIN, sc_k_l2norm);
+static const struct sc_kernel_row gated_rmsnorm_rows[] = ROWS(REF_PLAIN, sc_k_gated_rmsnorm);
+static const struct sc_kernel_row delta_recurrent_rows[] = ROWS(REF_STATE, sc_k_delta_recurrent);
+static const struct sc_kernel_row delta_chunk_rows[] = ROWS(REF_STATE, sc_k_delta_chunk);
+static const struct sc_kernel_row delta_decode_rows[] = ROWS(REF_STATE, sc_k_delta_decode);
 
 struct op_table {
     const char *name;
@@ -72,15 +60,41 @@ static const struct op_table op_tables[SC_K_OP_COUNT] = {
 };
 
 static pthread_once_t forced_once = PTHREAD_ONCE_INIT;
-static char forced_rows[SC_K_OP_COUNT][32]; /* written once under forced_once; empty: free choice */
+/* Written once under forced_once; empty: free choice. */
+static char forced_rows[SC_K_OP_COUNT][32];
+static char first_row[32]; /* of the host: SC_KERNELS, rows before it are passed over */
+static uint32_t cpu_features;
+
+static void copy_env(char *out, size_t bytes, const char *name)
+{
+    const char *value = getenv(name);
+    if (value != NULL) (void)snprintf(out, bytes, "%s", value);
+}
 
 static void read_forced(void)
 {
-    for (uint32_t op = 0; op < SC_K_OP_COUNT; op++) {
-        const char *value = getenv(op_tables[op].env);
-        if (value != NULL)
-            (void)snprintf(forced_rows[op], sizeof(forced_rows[op]), "%s", value);
-    }
+    for (uint32_t op = 0; op < SC_K_OP_COUNT; op++)
+        copy_env(forced_rows[op], sizeof forced_rows[op], op_tables[op].env);
+    copy_env(first_row, sizeof first_row, "SC_KERNELS");
+#ifdef SC_HAVE_WIDE_ROWS
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
+        cpu_features |= SC_CPU_AVX2;
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw")
+        && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
+        cpu_features |= SC_CPU_AVX512;
+#endif
+}
+
+const struct sc_kernel_row *sc_kernel_rows(sc_k_op op, uint32_t *count_out)
+{
+    *count_out = op_tables[op].count;
+    return op_tables[op].rows;
+}
+
+bool sc_kernel_row_runs(const struct sc_kernel_row *row)
+{
+    (void)pthread_once(&forced_once, read_forced);
+    return (row->cpu & ~cpu_features) == 0;
 }
 
 uint32_t sc_kernel_need(sc_dtype dtype, sc_dtype state_dtype)
@@ -107,19 +121,38 @@ static const char *feature_names(uint32_t features, char *text, size_t text_byte
     return text;
 }
 
+/* Is the row one of this backend, and does the environment leave it in the choice? */
+static bool row_allowed(const sc_backend *backend, const struct sc_kernel_row *row,
+    const char *forced, bool *passed)
+{
+    if (backend->compute_capability < row->cc_min) return false;
+    if (backend->compute_capability > row->cc_max) return false;
+    if (row->cc_min > 0) {
+        if (strcmp(backend->name, "cuda") != 0) return false;
+        return forced[0] == '\0' || strcmp(forced, row->name) == 0;
+    }
+    if (forced[0] != '\0') return strcmp(forced, row->name) == 0;
+    if (first_row[0] != '\0' && strcmp(first_row, row->name) == 0) *passed = true;
+    return first_row[0] == '\0' || *passed;
+}
+
 sc_status sc_kernel_pick(const sc_backend *backend, sc_k_op op, uint32_t need,
     const struct sc_kernel_row **row_out)
 {
     const struct op_table *table = &op_tables[op];
     (void)pthread_once(&forced_once, read_forced);
-    const char *forced = forced_rows[op];
+    const char *forced = forced_rows[op], *absent = NULL;
+    const char *asked = forced[0] != '\0' ? forced : backend->host_memory ? first_row : "";
     uint32_t missing = need;
+    bool passed = false;
     for (uint32_t i = 0; i < table->count; i++) {
         const struct sc_kernel_row *row = &table->rows[i];
-        if (forced[0] != '\0' && strcmp(forced, row->name) != 0) continue;
-        if (backend->compute_capability < row->cc_min) continue;
-        if (backend->compute_capability > row->cc_max) continue;
-        if (row->cc_min > 0 && strcmp(backend->name, "cuda") != 0) continue;
+        if (!row_allowed(backend, row, forced, &passed)) continue;
+        if (!sc_kernel_row_runs(row)) {
+            if (asked[0] != '\0' && strcmp(asked, row->name) == 0) absent = row->name;
+            if (absent != NULL) break; /* what was asked for is not replaced in silence */
+            continue;
+        }
         if ((need & ~row->features) != 0) {
             missing = need & ~row->features;
             continue;
@@ -128,8 +161,11 @@ sc_status sc_kernel_pick(const sc_backend *backend, sc_k_op op, uint32_t need,
         return SC_OK;
     }
     char text[64];
+    if (absent != NULL)
+        return SC_FAIL(SC_ERR_UNSUPPORTED, "%s on %s: this processor lacks what row \"%s\" needs",
+            table->name, backend->name, absent);
     return SC_FAIL(SC_ERR_UNSUPPORTED, "%s on %s: no row%s%s%s has %s", table->name, backend->name,
-        forced[0] != '\0' ? " \"" : "", forced, forced[0] != '\0' ? "\"" : "",
+        asked[0] != '\0' ? " \"" : "", asked, asked[0] != '\0' ? "\"" : "",
         feature_names(missing, text, sizeof text));
 }
 

@@ -17,6 +17,12 @@ enum sc_kernel_feature {
     SC_KF_STATE_BF16 = 1u << 3
 };
 
+/* What a row of the host asks of the processor, as bits. */
+enum sc_kernel_cpu {
+    SC_CPU_AVX2 = 1u << 0,  /* with FMA */
+    SC_CPU_AVX512 = 1u << 1 /* F, BW, DQ and VL */
+};
+
 /* `params` is the operation's parameter struct, already checked. */
 typedef sc_status (*sc_kernel_fn)(const void *params, sc_stream *stream);
 
@@ -25,6 +31,7 @@ struct sc_kernel_row {
     uint32_t cc_min, cc_max; /* compute capability; 0 is the host */
     uint32_t features;
     sc_kernel_fn launch;
+    uint32_t cpu; /* bits of sc_kernel_cpu */
 };
 
 /* Features that tensors of `dtype` and slots of `state_dtype` (0: none) need; 0 for a dtype that no
@@ -35,18 +42,29 @@ uint32_t sc_kernel_need(sc_dtype dtype, sc_dtype state_dtype);
 sc_status sc_kernel_pick(const sc_backend *backend, sc_k_op op, uint32_t need,
     const struct sc_kernel_row **row_out);
 
+/* The table of an operation, and whether a row's processor is here: for tests that compare rows. */
+const struct sc_kernel_row *sc_kernel_rows(sc_k_op op, uint32_t *count_out);
+bool sc_kernel_row_runs(const struct sc_kernel_row *row);
+
 /* All of an update but the launch: checks its arguments and picks its row. */
 sc_status sc_kernel_conv_update_check(const sc_backend *backend,
     const sc_k_conv_update_params *params, const struct sc_kernel_row **row_out);
 
-sc_status sc_k_conv_prefill_ref(const void *params, sc_stream *stream);
-sc_status sc_k_conv_update_ref(const void *params, sc_stream *stream);
-sc_status sc_k_gates_ref(const void *params, sc_stream *stream);
-sc_status sc_k_l2norm_ref(const void *params, sc_stream *stream);
-sc_status sc_k_gated_rmsnorm_ref(const void *params, sc_stream *stream);
-sc_status sc_k_delta_recurrent_ref(const void *params, sc_stream *stream);
-sc_status sc_k_delta_chunk_ref(const void *params, sc_stream *stream);
-sc_status sc_k_delta_decode_ref(const void *params, sc_stream *stream);
+/* Launchers of the host: one source, or two that agree, for each row. */
+#define SC_HOST_LAUNCHERS(row)                                                                     \
+    sc_status sc_k_conv_prefill_##row(const void *params, sc_stream *stream);                      \
+    sc_status sc_k_conv_update_##row(const void *params, sc_stream *stream);                       \
+    sc_status sc_k_gates_##row(const void *params, sc_stream *stream);                             \
+    sc_status sc_k_l2norm_##row(const void *params, sc_stream *stream);                            \
+    sc_status sc_k_gated_rmsnorm_##row(const void *params, sc_stream *stream);                     \
+    sc_status sc_k_delta_recurrent_##row(const void *params, sc_stream *stream);                   \
+    sc_status sc_k_delta_chunk_##row(const void *params, sc_stream *stream);                       \
+    sc_status sc_k_delta_decode_##row(const void *params, sc_stream *stream);
+SC_HOST_LAUNCHERS(ref)
+#ifdef SC_HAVE_WIDE_ROWS
+SC_HOST_LAUNCHERS(avx2)
+SC_HOST_LAUNCHERS(avx512)
+#endif
 
 #if defined SC_HAVE_CUDA || defined __CUDACC__
 sc_status sc_k_conv_prefill_sm90(const void *params, sc_stream *stream);

@@ -14,17 +14,23 @@
 
 #include "kernels/backend.h"
 
-/* Hot loops are compiled for wider vectors as well. Lanes never interact and nothing is contracted,
- * so each clone gives the same bits. Sanitizers cannot run the resolver, hence the guard. */
-#if defined(__x86_64__) && defined(__GLIBC__) && !defined(__clang__)                               \
-    && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-#define SC_REF_CLONES __attribute__((target_clones("avx512f", "avx2", "default")))
+/* Each source of the host is compiled once for plain x86-64 or whatever the machine is (row
+ * "reference") and, on x86-64, again with AVX2 and with AVX-512 (CMakeLists.txt). Lanes never
+ * interact and nothing is contracted, so each row of the same source gives the same bits. */
+#ifndef SC_HOST_ROW
+#define SC_HOST_ROW ref
+#endif
+#define SC_HOST_JOIN(name, row) name##_##row
+#define SC_HOST_NAME(name, row) SC_HOST_JOIN(name, row)
+#define SC_HOST_FN(name) SC_HOST_NAME(name, SC_HOST_ROW)
+
+#ifdef __AVX2__
 #define SC_REF_TILE_LANES 8
 #else
-#define SC_REF_CLONES
 #define SC_REF_TILE_LANES 4
 #endif
-/* So that helpers are compiled with the clone they are used in. */
+
+/* So that no helper compiled for wide vectors is linked into another row. */
 #define SC_REF_INLINE static inline __attribute__((always_inline))
 
 SC_REF_INLINE uint32_t ref_f32_bits(float x)
@@ -109,7 +115,7 @@ SC_REF_INLINE float ref_softplus(float x)
 
 /* Eight lanes; where the processor has less, the compiler splits them. Loads need no alignment. */
 typedef float ref_v8 __attribute__((vector_size(32), aligned(4), may_alias));
-/* What matrix tiles are made of: no wider than a register of the narrowest clone that matters. */
+/* What matrix tiles are made of: no wider than a register. */
 typedef float ref_vt
     __attribute__((vector_size(4 * SC_REF_TILE_LANES), aligned(4), may_alias));
 

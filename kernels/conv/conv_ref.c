@@ -116,7 +116,7 @@ SC_REF_INLINE void tile_row(struct tile *tile, const sc_k_conv_prefill_params *p
     if (save != NULL && save[row] > 0) window_store(tile, p, save[row]);
 }
 
-SC_REF_CLONES static void conv(const sc_k_conv_prefill_params *p, const int32_t *row_start,
+static void conv(const sc_k_conv_prefill_params *p, const int32_t *row_start,
     const int32_t *save)
 {
     struct tile tile;
@@ -127,7 +127,7 @@ SC_REF_CLONES static void conv(const sc_k_conv_prefill_params *p, const int32_t 
     }
 }
 
-sc_status sc_k_conv_prefill_ref(const void *params, sc_stream *stream)
+sc_status SC_HOST_FN(sc_k_conv_prefill)(const void *params, sc_stream *stream)
 {
     (void)stream;
     const sc_k_conv_prefill_params *p = params;
@@ -135,7 +135,7 @@ sc_status sc_k_conv_prefill_ref(const void *params, sc_stream *stream)
     return SC_OK;
 }
 
-sc_status sc_k_conv_update_ref(const void *params, sc_stream *stream)
+sc_status SC_HOST_FN(sc_k_conv_update)(const void *params, sc_stream *stream)
 {
     (void)stream;
     const sc_k_conv_update_params *u = params;

@@ -271,7 +271,7 @@ SC_REF_INLINE void chunk_state(struct head *h, uint32_t n)
     ref_round(h->x.state, h->p->state.dtype, K * V);
 }
 
-SC_REF_CLONES static void chunk(struct head *h, int64_t t0, uint32_t n)
+static void chunk(struct head *h, int64_t t0, uint32_t n)
 {
     chunk_load(h, t0, n);
     if (h->p->shape.kind == SC_K_KIND_KDA)
@@ -312,7 +312,7 @@ static void head_run(struct head *h)
     if (dest > 0) head_store(h, dest);
 }
 
-sc_status sc_k_delta_chunk_ref(const void *params, sc_stream *stream)
+sc_status SC_HOST_FN(sc_k_delta_chunk)(const void *params, sc_stream *stream)
 {
     (void)stream;
     const sc_k_delta_params *p = params;

@@ -3,6 +3,7 @@
 #include <math.h>
 
 #include "base/error.h"
+#include "delta/chunk_wide.h"
 #include "delta/delta_cuda.h"
 #include "delta/delta_scratch.h"
 #include "gates/gates_check.h"
@@ -110,6 +111,10 @@ sc_status sc_k_delta_chunk_scratch(sc_backend *backend, const sc_k_delta_params 
     }
 #endif
     *bytes_out = sc_delta_chunk_scratch(params, NULL);
+#ifdef SC_HAVE_WIDE_ROWS
+    uint64_t wide_bytes = sc_delta_wide_scratch(params, NULL); /* whichever row serves */
+    if (wide_bytes > *bytes_out) *bytes_out = wide_bytes;
+#endif
     return SC_OK;
 }
 

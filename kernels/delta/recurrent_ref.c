@@ -15,31 +15,18 @@
 #include "gates/gate_math.h"
 #include "kernel_dispatch.h"
 
-enum { BLOCK_ELEMS = 16384 }; /* 64 KiB: all of a 128 x 128 state */
-
-struct token {
-    float q[SC_K_DIM_MAX];
-    float k[SC_K_DIM_MAX];
-    float alpha[SC_K_DIM_MAX];
-    float v[SC_K_DIM_MAX];
-    float o[SC_K_DIM_MAX];
-    float beta;
-};
+#ifdef __AVX2__
+#include "delta/rows_wide.h"
+#define steps wide_steps
+#else
+#include "delta/rows_plain.h"
+#define steps plain_steps
+#endif
 
 SC_REF_INLINE uint32_t block_rows(const sc_k_delta_shape *s, uint32_t v0)
 {
     uint32_t most = BLOCK_ELEMS / s->k_dim;
     return s->v_dim - v0 < most ? s->v_dim - v0 : most;
-}
-
-/* Decay, read, write, output: in this order. */
-SC_REF_INLINE void step(float *block, uint32_t rows, uint32_t k_dim, struct token *x)
-{
-    for (uint32_t v = 0; v < rows; v++) {
-        float *restrict s = block + (size_t)v * k_dim;
-        float u = x->beta * (x->v[v] - ref_scale_dot(s, x->alpha, x->k, k_dim));
-        x->o[v] = ref_add_dot(s, u, x->k, x->q, k_dim);
-    }
 }
 
 SC_REF_INLINE void block_load(float *block, const sc_k_slots *state, int32_t slot, int64_t at,
@@ -67,47 +54,64 @@ SC_REF_INLINE void block_saves(const float *block, const sc_k_delta_params *p, u
             block_store(block, &p->state, slot[i], at, n);
 }
 
-SC_REF_INLINE void token_load(struct token *x, const sc_k_delta_params *p, int64_t t, uint32_t hv,
+/* Token t of the call becomes the next one of x. */
+SC_REF_INLINE void token_load(struct tokens *x, const sc_k_delta_params *p, int64_t t, uint32_t hv,
     uint32_t v0, uint32_t rows)
 {
     const sc_k_delta_shape *s = &p->shape;
     uint64_t qk = (uint64_t)s->heads * s->k_dim, vo = (uint64_t)s->v_heads * s->v_dim;
     int64_t h = hv / (s->v_heads / s->heads), g_dim = s->kind == SC_K_KIND_GDN ? 1 : s->k_dim;
     const float *g = (const float *)sc_host_ptr(p->g) + (t * s->v_heads + hv) * g_dim;
-    delta_load_qk(x->q, x->k, s, p->q, t * sc_kernel_stride(p->q_stride, qk) + h * s->k_dim, p->k,
+    uint32_t i = x->count++;
+    size_t at = (size_t)i * s->k_dim;
+    delta_load_qk(x->q + at, x->k + at, s, p->q,
+        t * sc_kernel_stride(p->q_stride, qk) + h * s->k_dim, p->k,
         t * sc_kernel_stride(p->k_stride, qk) + h * s->k_dim, p->dtype);
-    delta_alpha(x->alpha, s, g);
-    ref_load(x->v, p->v, p->dtype,
+    delta_alpha(x->alpha + at, s, g);
+    ref_load(x->v + (size_t)i * rows, p->v, p->dtype,
         t * sc_kernel_stride(p->v_stride, vo) + (int64_t)hv * s->v_dim + v0, rows);
-    x->beta = ((const float *)sc_host_ptr(p->beta))[t * s->v_heads + hv];
+    x->beta[i] = ((const float *)sc_host_ptr(p->beta))[t * s->v_heads + hv];
 }
 
-/* Rows v0.. of one head of one sequence, all its tokens. */
-SC_REF_CLONES static void recurrent_block(const sc_k_delta_params *p, uint32_t r, uint32_t hv,
-    uint32_t v0)
+/* Is the state of row r wanted after `pos` tokens? */
+SC_REF_INLINE bool saved_at(const sc_k_delta_params *p, uint32_t r, int64_t pos)
+{
+    const int32_t *row = sc_host_ptr(p->saves.row), *save_pos = sc_host_ptr(p->saves.pos);
+    for (uint32_t i = 0; i < p->saves.count; i++)
+        if (row[i] == (int32_t)r && save_pos[i] == pos) return true;
+    return false;
+}
+
+/* Rows v0.. of one head of one sequence, all its tokens, TOKENS_MAX at a time or up to a save. */
+static void recurrent_block(const sc_k_delta_params *p, uint32_t r, uint32_t hv, uint32_t v0)
 {
     const sc_k_delta_shape *s = &p->shape;
     const int32_t *row_start = sc_host_ptr(p->row_start);
     const int32_t *position = sc_host_ptr(p->position);
     uint32_t rows = block_rows(s, v0), n = rows * s->k_dim;
-    uint64_t vo = (uint64_t)s->v_heads * s->v_dim;
-    int64_t at = delta_at(s, hv, v0), first = position != NULL ? position[r] : 0;
+    int64_t stride = sc_kernel_stride(p->o_stride, (uint64_t)s->v_heads * s->v_dim);
+    int64_t at = delta_at(s, hv, v0), pos = position != NULL ? position[r] : 0;
     float block[BLOCK_ELEMS];
-    struct token x;
+    struct tokens x;
     block_load(block, &p->state, ((const int32_t *)sc_host_ptr(p->source))[r], at, n);
-    for (int64_t t = row_start[r]; t < row_start[r + 1]; t++) {
-        token_load(&x, p, t, hv, v0, rows);
-        step(block, rows, s->k_dim, &x);
-        ref_round(block, p->state.dtype, n);
-        ref_store(x.o, p->o, p->dtype,
-            t * sc_kernel_stride(p->o_stride, vo) + (int64_t)hv * s->v_dim + v0, rows);
-        if (p->saves.count > 0)
-            block_saves(block, p, r, first + (t - row_start[r]) + 1, at, n);
+    for (int64_t t = row_start[r], end = row_start[r + 1]; t < end;) {
+        bool save = false;
+        for (x.count = 0; t + x.count < end && x.count < TOKENS_MAX && !save;) {
+            token_load(&x, p, t + x.count, hv, v0, rows);
+            save = p->saves.count > 0 && saved_at(p, r, pos + x.count);
+        }
+        steps(block, rows, s->k_dim, &x, p->state.dtype);
+        for (uint32_t i = 0; i < x.count; i++)
+            ref_store(x.o + (size_t)i * rows, p->o, p->dtype,
+                (t + i) * stride + (int64_t)hv * s->v_dim + v0, rows);
+        t += x.count;
+        pos += x.count;
+        if (save) block_saves(block, p, r, pos, at, n);
     }
     block_store(block, &p->state, ((const int32_t *)sc_host_ptr(p->dest))[r], at, n);
 }
 
-sc_status sc_k_delta_recurrent_ref(const void *params, sc_stream *stream)
+sc_status SC_HOST_FN(sc_k_delta_recurrent)(const void *params, sc_stream *stream)
 {
     (void)stream;
     const sc_k_delta_params *p = params;
@@ -120,7 +124,7 @@ sc_status sc_k_delta_recurrent_ref(const void *params, sc_stream *stream)
     return SC_OK;
 }
 
-SC_REF_INLINE void decode_gates(struct token *x, const sc_k_delta_decode_params *p, int64_t r,
+SC_REF_INLINE void decode_gates(struct tokens *x, const sc_k_delta_decode_params *p, int64_t r,
     uint32_t hv)
 {
     const sc_k_delta_shape *s = &p->shape;
@@ -135,41 +139,68 @@ SC_REF_INLINE void decode_gates(struct token *x, const sc_k_delta_decode_params 
     }
     delta_alpha(x->alpha, s, g);
     if (p->beta != 0) {
-        x->beta = ((const float *)sc_host_ptr(p->beta))[r * s->v_heads + hv];
+        x->beta[0] = ((const float *)sc_host_ptr(p->beta))[r * s->v_heads + hv];
     } else {
         ref_load(&b, p->b, p->dtype, r * sc_kernel_stride(p->b_stride, s->v_heads) + hv, 1);
-        x->beta = ref_beta(b, &p->weights);
+        x->beta[0] = ref_beta(b, &p->weights);
     }
 }
 
-SC_REF_CLONES static void decode_head(const sc_k_delta_decode_params *p, uint32_t r, uint32_t hv)
+/* Rows v0.. of a head through a block, for what cannot be streamed. */
+SC_REF_INLINE void decode_block(const sc_k_delta_decode_params *p, uint32_t r, int64_t at,
+    uint32_t rows, struct tokens *x)
 {
-    const sc_k_delta_shape *s = &p->shape;
     const int32_t *source = sc_host_ptr(p->source), *dest = sc_host_ptr(p->dest);
     const int32_t *save = sc_host_ptr(p->save);
+    uint32_t n = rows * p->shape.k_dim;
+    float block[BLOCK_ELEMS];
+    block_load(block, &p->state, source[r], at, n);
+    steps(block, rows, p->shape.k_dim, x, p->state.dtype);
+    block_store(block, &p->state, dest[r], at, n);
+    if (save != NULL) block_store(block, &p->state, save[r], at, n);
+}
+
+#ifdef __AVX2__
+SC_REF_INLINE void decode_rows(const sc_k_delta_decode_params *p, uint32_t r, int64_t at,
+    uint32_t rows, struct tokens *x)
+{
+    if (p->shape.k_dim % 16 != 0) {
+        decode_block(p, r, at, rows, x);
+        return;
+    }
+    const int32_t *save = sc_host_ptr(p->save);
+    struct wide_stream w = {
+        .from = wide_at(&p->state, ((const int32_t *)sc_host_ptr(p->source))[r], at),
+        .to = {wide_at(&p->state, ((const int32_t *)sc_host_ptr(p->dest))[r], at),
+            wide_at(&p->state, save != NULL ? save[r] : 0, at)},
+        .rows = rows, .dtype = p->state.dtype};
+    wide_stream_run(&w, p->shape.k_dim, x);
+}
+#else
+#define decode_rows decode_block
+#endif
+
+static void decode_head(const sc_k_delta_decode_params *p, uint32_t r, uint32_t hv)
+{
+    const sc_k_delta_shape *s = &p->shape;
     int64_t qk = (int64_t)s->heads * s->k_dim, vo = (int64_t)s->v_heads * s->v_dim;
     int64_t at = r * sc_kernel_stride(p->qkv_stride, (uint64_t)(2 * qk + vo));
     int64_t q_at = at + (int64_t)(hv / (s->v_heads / s->heads)) * s->k_dim;
     int64_t head_v = (int64_t)hv * s->v_dim;
-    float block[BLOCK_ELEMS];
-    struct token x;
+    struct tokens x;
+    x.count = 1;
     delta_load_qk(x.q, x.k, s, p->qkv, q_at, p->qkv, q_at + qk, p->dtype);
     decode_gates(&x, p, r, hv);
     for (uint32_t v0 = 0, rows; v0 < s->v_dim; v0 += rows) {
         rows = block_rows(s, v0);
-        int64_t state_at = delta_at(s, hv, v0);
-        uint32_t n = rows * s->k_dim;
         ref_load(x.v, p->qkv, p->dtype, at + 2 * qk + head_v + v0, rows);
-        block_load(block, &p->state, source[r], state_at, n);
-        step(block, rows, s->k_dim, &x);
-        block_store(block, &p->state, dest[r], state_at, n);
-        if (save != NULL) block_store(block, &p->state, save[r], state_at, n);
+        decode_rows(p, r, delta_at(s, hv, v0), rows, &x);
         ref_store(x.o, p->o, p->dtype,
             r * sc_kernel_stride(p->o_stride, (uint64_t)vo) + head_v + v0, rows);
     }
 }
 
-sc_status sc_k_delta_decode_ref(const void *params, sc_stream *stream)
+sc_status SC_HOST_FN(sc_k_delta_decode)(const void *params, sc_stream *stream)
 {
     (void)stream;
     const sc_k_delta_decode_params *p = params;

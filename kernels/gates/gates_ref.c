@@ -4,7 +4,7 @@
 #include "kernel_check.h"
 #include "kernel_dispatch.h"
 
-SC_REF_CLONES static void gates(const sc_k_gates_params *p)
+static void gates(const sc_k_gates_params *p)
 {
     uint32_t n = p->weights.gate == SC_K_GATE_GDN ? 1 : p->dim;
     uint64_t row = (uint64_t)p->heads * n;
@@ -25,7 +25,7 @@ SC_REF_CLONES static void gates(const sc_k_gates_params *p)
         }
 }
 
-sc_status sc_k_gates_ref(const void *params, sc_stream *stream)
+sc_status SC_HOST_FN(sc_k_gates)(const void *params, sc_stream *stream)
 {
     (void)stream;
     gates(params);

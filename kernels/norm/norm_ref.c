@@ -29,7 +29,7 @@ SC_REF_INLINE void lane_squares(float *lane, const float *x, uint32_t n)
     for (uint32_t l = 0; i + l < n; l++) lane[l] += x[i + l] * x[i + l];
 }
 
-SC_REF_CLONES static void rmsnorm_head(const sc_k_gated_rmsnorm_params *p, int64_t x_at,
+static void rmsnorm_head(const sc_k_gated_rmsnorm_params *p, int64_t x_at,
     int64_t z_at, int64_t y_at, int64_t w_at)
 {
     float lane[16] = {0}, x[TILE], z[TILE], w[TILE];
@@ -55,7 +55,7 @@ SC_REF_CLONES static void rmsnorm_head(const sc_k_gated_rmsnorm_params *p, int64
     }
 }
 
-sc_status sc_k_gated_rmsnorm_ref(const void *params, sc_stream *stream)
+sc_status SC_HOST_FN(sc_k_gated_rmsnorm)(const void *params, sc_stream *stream)
 {
     (void)stream;
     const sc_k_gated_rmsnorm_params *p = params;
@@ -70,7 +70,7 @@ sc_status sc_k_gated_rmsnorm_ref(const void *params, sc_stream *stream)
     return SC_OK;
 }
 
-SC_REF_CLONES static void l2norm_head(const sc_k_l2norm_params *p, int64_t x_at, int64_t y_at)
+static void l2norm_head(const sc_k_l2norm_params *p, int64_t x_at, int64_t y_at)
 {
     float lane[16] = {0}, x[TILE];
     for (uint32_t d = 0; d < p->dim; d += TILE) {
@@ -87,7 +87,7 @@ SC_REF_CLONES static void l2norm_head(const sc_k_l2norm_params *p, int64_t x_at,
     }
 }
 
-sc_status sc_k_l2norm_ref(const void *params, sc_stream *stream)
+sc_status SC_HOST_FN(sc_k_l2norm)(const void *params, sc_stream *stream)
 {
     (void)stream;
     const sc_k_l2norm_params *p = params;

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-foreach(name backend delta delta_bits conv small step args)
+foreach(name backend delta delta_bits conv small step rows args)
     if(EXISTS ${CMAKE_CURRENT_LIST_DIR}/test_kernels_${name}.c)
         sc_test(NAME test_kernels_${name} LABELS unit LAYERS base kernels
             SOURCES test_kernels_${name}.c)
@@ -7,7 +7,19 @@ foreach(name backend delta delta_bits conv small step args)
             SC_FIXTURE_DIR="${PROJECT_SOURCE_DIR}/tests/oracle/fixtures")
     endif()
 endforeach()
-if(TARGET test_kernels_small)
-    # ref_math.h is private to the layer
-    target_include_directories(test_kernels_small PRIVATE ${PROJECT_SOURCE_DIR}/kernels)
+foreach(name small rows) # ref_math.h and the table are private to the layer
+    if(TARGET test_kernels_${name})
+        target_include_directories(test_kernels_${name} PRIVATE ${PROJECT_SOURCE_DIR}/kernels)
+    endif()
+endforeach()
+# The rows that are not this processor's first choice: the same tests once more.
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64)$")
+    set(rows reference avx2)
 endif()
+foreach(row IN LISTS rows)
+    foreach(name delta delta_bits conv)
+        add_test(NAME test_kernels_${name}_${row} COMMAND test_kernels_${name})
+        set_tests_properties(test_kernels_${name}_${row} PROPERTIES LABELS unit TIMEOUT 1200
+            ENVIRONMENT SC_KERNELS=${row})
+    endforeach()
+endforeach()

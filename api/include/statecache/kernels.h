@@ -32,9 +32,12 @@
  * eligible; the text names what is missing). `backend` NULL is the host.
  *
  * Numerics. Gate and state arithmetic is fp32. On the host products are rounded before they are
- * added (no fused multiply-add); a device fuses them, always in the same places. The order depends
- * on the shape of one head only: the bits of one sequence on one backend depend neither on the
- * batch, its packing, neighbours, padding or layout, nor on later tokens.
+ * added (no fused multiply-add), except by the wide rows of the chunk form; a device fuses them,
+ * always in the same places. The order depends on the shape of one head only: the bits of one
+ * sequence by one kernel row depend neither on the batch, its packing, neighbours, padding or
+ * layout, nor on later tokens. The host has rows "avx512", "avx2" and "reference" (plain C) of
+ * every operation. All three give the same bits, but for the chunk form: there the two wide ones
+ * do, and the reference differs from them within rounding.
  * bf16 states are rounded (nearest even) after each token (decode, recurrent) or each chunk
  * (chunk), and the rounded value is what is carried on, so that resuming from a stored state gives
  * the bits of not having stopped.
@@ -333,9 +336,13 @@ typedef enum sc_k_op {
 } sc_k_op;
 
 /** Name of the kernel row that serves `op` on `backend` for tensors of `dtype` and states of
- * `state_dtype` (0: the operation has none): what a program logs at start. The environment variable
- * SC_KERNEL_<OP> (as in SC_KERNEL_DELTA_CHUNK=reference), read once per process, forces a row.
- * SC_ERR_UNSUPPORTED names the missing features. `*row_out` is static. */
+ * `state_dtype` (0: the operation has none): what a program logs at start. The first row of the
+ * table that runs here and has the features; two environment variables, read once per process,
+ * change that: SC_KERNELS=<row> passes over the host's rows before that one, for every operation
+ * (SC_KERNELS=reference: plain C throughout); SC_KERNEL_<OP>=<row> (as in
+ * SC_KERNEL_DELTA_CHUNK=reference) forces one operation's row. Neither is replaced in silence:
+ * SC_ERR_UNSUPPORTED names the missing features, or the row that the processor cannot run.
+ * `*row_out` is static. */
 SC_API sc_status sc_k_choice(sc_backend *backend, sc_k_op op, sc_dtype dtype, sc_dtype state_dtype,
     const char **row_out);
 

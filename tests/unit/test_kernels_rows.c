@@ -1,0 +1,319 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Rows of the host's kernel table against each other, over random shapes: every row gives the bits
+ * of the reference, but for the chunk form, where the wide rows agree with each other to the bit
+ * and with the reference within rounding. Rows that this processor cannot run are passed over. And
+ * how SC_KERNELS and SC_KERNEL_<OP> choose. */
+#include <check.h>
+#include <math.h>
+
+#include "kernel_dispatch.h"
+#include "kernels_rig.h"
+
+enum { OUT_MAX = 3, ROUNDS = 12 };
+
+/* What a call writes; all of it is compared. */
+struct outputs {
+    void *at[OUT_MAX];
+    size_t bytes[OUT_MAX];
+    uint32_t count;
+};
+
+static size_t total(const struct outputs *out)
+{
+    size_t bytes = 0;
+    for (uint32_t i = 0; i < out->count; i++) bytes += out->bytes[i];
+    return bytes;
+}
+
+static uint8_t *gather(const struct outputs *out)
+{
+    uint8_t *copy = rig_alloc(total(out)), *at = copy;
+    for (uint32_t i = 0; i < out->count; at += out->bytes[i++])
+        memcpy(at, out->at[i], out->bytes[i]);
+    return copy;
+}
+
+static void scatter(const struct outputs *out, const uint8_t *copy)
+{
+    for (uint32_t i = 0; i < out->count; copy += out->bytes[i++])
+        memcpy(out->at[i], copy, out->bytes[i]);
+}
+
+/* Root of the mean square of the differences over that of `want`, of the fp32 numbers there. */
+static double difference(const uint8_t *got, const uint8_t *want, size_t bytes)
+{
+    const float *a = (const float *)(const void *)got, *b = (const float *)(const void *)want;
+    double sum = 0, all = 1e-30;
+    for (size_t i = 0; i < bytes / 4; i++) {
+        if (isnan(a[i]) && isnan(b[i])) continue; /* poison that nobody wrote */
+        sum += ((double)a[i] - (double)b[i]) * ((double)a[i] - (double)b[i]);
+        all += (double)b[i] * (double)b[i];
+    }
+    return sqrt(sum / all);
+}
+
+/* Runs every row on the same input. `fused`: wide rows fuse products and sums. */
+static void run_rows(sc_k_op op, const void *params, const struct outputs *out, bool fused)
+{
+    uint32_t count = 0;
+    const struct sc_kernel_row *rows = sc_kernel_rows(op, &count);
+    uint8_t *before = gather(out), *want = NULL, *wide = NULL;
+    ck_assert_str_eq(rows[count - 1].name, "reference");
+    RIG_OK(rows[count - 1].launch(params, NULL));
+    want = gather(out);
+    ck_assert_msg(memcmp(want, before, total(out)) != 0, "op %d wrote nothing", (int)op);
+    for (uint32_t i = 0; i + 1 < count; i++) {
+        if (rows[i].cc_min > 0 || !sc_kernel_row_runs(&rows[i])) continue;
+        scatter(out, before);
+        RIG_OK(rows[i].launch(params, NULL));
+        uint8_t *got = gather(out);
+        const uint8_t *same = fused ? wide : want;
+        ck_assert_msg(same == NULL || memcmp(got, same, total(out)) == 0,
+            "op %d: row %s differs in its bits", (int)op, rows[i].name);
+        if (fused) ck_assert_double_lt(difference(got, want, total(out)), 5e-6);
+        if (fused && wide == NULL) wide = got;
+        else free(got);
+    }
+    free(before), free(want), free(wide);
+}
+
+static uint32_t between(struct sc_prng *prng, uint32_t low, uint32_t high)
+{
+    return low + (uint32_t)sc_prng_below(prng, high - low + 1);
+}
+
+static sc_dtype any_dtype(struct sc_prng *prng)
+{
+    return sc_prng_below(prng, 2) ? SC_DTYPE_BF16 : SC_DTYPE_F32;
+}
+
+static struct rig_pool filled_pool(struct sc_prng *prng, sc_dtype dtype, size_t elems)
+{
+    struct rig_pool pool = rig_pool(dtype, elems, 6, 0, 0);
+    for (int32_t s = 1; s <= 2; s++) {
+        float *x = rig_normal(prng, elems, 1.0f);
+        rig_put(rig_slot(&pool, s), dtype, x, elems);
+        free(x);
+    }
+    return pool;
+}
+
+static void *random_tensor(struct sc_prng *prng, sc_dtype dtype, size_t count)
+{
+    float *x = rig_normal(prng, count, 1.5f);
+    void *out = rig_tensor(dtype, x, count);
+    free(x);
+    return out;
+}
+
+START_TEST(rows__elementwise_operations_agree_to_the_bit)
+{
+    struct sc_prng prng;
+    sc_prng_seed(&prng, 11 + (uint64_t)_i);
+    uint32_t tokens = between(&prng, 1, 9), heads = between(&prng, 1, 5);
+    uint32_t dim = between(&prng, 1, 256);
+    size_t n = (size_t)tokens * heads * dim;
+    sc_dtype dtype = any_dtype(&prng);
+    void *x = random_tensor(&prng, dtype, n), *z = random_tensor(&prng, dtype, n);
+    void *b = random_tensor(&prng, dtype, (size_t)tokens * heads);
+    float *w = rig_normal(&prng, heads * (dim + 1u), 1.0f), *g = rig_alloc(n * 4);
+    float *beta = rig_alloc((size_t)tokens * heads * 4);
+    void *y = rig_tensor(SC_DTYPE_F32, NULL, n);
+    memset(y, 0, n * 4);
+    sc_k_gates_params gates = {.a = sc_host_devptr(x), .b = sc_host_devptr(b), .dtype = dtype,
+        .weights = {.gate = (sc_k_gate)(1 + _i % 3), .a_log = sc_host_devptr(w),
+            .dt_bias = sc_host_devptr(w + heads), .dt_bias_dtype = SC_DTYPE_F32,
+            .lower_bound = -5.0f, .beta_doubled = _i % 2},
+        .token_count = tokens, .heads = heads, .dim = dim, .g = sc_host_devptr(g),
+        .beta = sc_host_devptr(beta)};
+    size_t per_head = _i % 3 == 0 ? 1 : dim;
+    run_rows(SC_K_OP_GATES, &gates, &(struct outputs){{g, beta},
+        {(size_t)tokens * heads * per_head * 4, (size_t)tokens * heads * 4}, 2}, false);
+    struct outputs out = {{y}, {n * rig_elem(dtype)}, 1};
+    sc_k_gated_rmsnorm_params norm = {.x = sc_host_devptr(x), .z = sc_host_devptr(z),
+        .y = sc_host_devptr(y), .dtype = dtype, .weight = sc_host_devptr(w),
+        .weight_dtype = SC_DTYPE_F32, .weight_per_head = _i % 2, .gate_first = _i % 3 == 1,
+        .act = _i % 2 ? SC_K_ACT_SILU : SC_K_ACT_SIGMOID, .token_count = tokens, .heads = heads,
+        .dim = dim, .eps = 1e-6f};
+    run_rows(SC_K_OP_GATED_RMSNORM, &norm, &out, false);
+    sc_k_l2norm_params l2 = {.x = sc_host_devptr(x), .y = sc_host_devptr(y), .dtype = dtype,
+        .out_dtype = dtype, .token_count = tokens, .heads = heads, .dim = dim, .eps = 1e-6f};
+    run_rows(SC_K_OP_L2NORM, &l2, &out, false);
+    free(x), free(z), free(b), free(w), free(g), free(beta), free(y);
+}
+END_TEST
+
+START_TEST(rows__convs_agree_to_the_bit)
+{
+    struct sc_prng prng;
+    sc_prng_seed(&prng, 211 + (uint64_t)_i);
+    uint32_t channels = between(&prng, 1, 300), width = between(&prng, 2, 4);
+    uint32_t tokens = between(&prng, 3, 20);
+    sc_dtype dtype = any_dtype(&prng);
+    struct rig_pool pool = filled_pool(&prng, any_dtype(&prng), (width - 1u) * channels);
+    void *x = random_tensor(&prng, dtype, (size_t)tokens * channels);
+    void *y = rig_tensor(dtype, NULL, (size_t)tokens * channels);
+    void *w = random_tensor(&prng, dtype, (size_t)channels * width);
+    void *bias = random_tensor(&prng, dtype, channels);
+    int32_t start[4] = {0, (int32_t)between(&prng, 0, tokens - 2), (int32_t)tokens - 1,
+        (int32_t)tokens};
+    int32_t source[3] = {1, 0, -1}, dest[3] = {1, 3, 4}, save[3] = {-1, 5, -1};
+    int32_t save_row = 1, save_pos = 1, save_slot = 5;
+    struct outputs out = {{y, pool.memory},
+        {(size_t)tokens * channels * rig_elem(dtype), pool.bytes}, 2};
+    sc_k_conv_prefill_params p = {.x = sc_host_devptr(x), .y = sc_host_devptr(y), .dtype = dtype,
+        .weight = sc_host_devptr(w), .bias = _i % 2 ? sc_host_devptr(bias) : 0,
+        .weight_dtype = dtype, .act = _i % 3 ? SC_K_ACT_SILU : SC_K_ACT_IDENTITY,
+        .channels = channels, .width = width, .token_count = tokens, .row_count = 3,
+        .row_start = sc_host_devptr(start), .source = sc_host_devptr(source),
+        .dest = sc_host_devptr(dest),
+        .saves = {sc_host_devptr(&save_row), sc_host_devptr(&save_pos),
+            sc_host_devptr(&save_slot), start[2] > start[1]},
+        .window = pool.slots};
+    run_rows(SC_K_OP_CONV_PREFILL, &p, &out, false);
+    sc_k_conv_update_params u = {.x = p.x, .y = p.y, .dtype = dtype, .weight = p.weight,
+        .bias = p.bias, .weight_dtype = dtype, .act = p.act, .channels = channels,
+        .width = width, .row_count = 3, .source = p.source, .dest = p.dest,
+        .save = sc_host_devptr(save), .window = pool.slots};
+    run_rows(SC_K_OP_CONV_UPDATE, &u, &out, false);
+    free(x), free(y), free(w), free(bias), free(pool.memory);
+}
+END_TEST
+
+static struct rig_delta random_delta(struct sc_prng *prng, int i, uint32_t chunk)
+{
+    static const uint32_t dims[] = {128, 64, 16, 32, 48};
+    bool odd = i % 4 == 3;
+    uint32_t heads = between(prng, 1, 2), ratio = between(prng, 1, i % 5 == 0 ? 6 : 2);
+    struct rig_delta d = {.shape = {.kind = i % 2 ? SC_K_KIND_KDA : SC_K_KIND_GDN,
+        .heads = heads, .v_heads = heads * ratio,
+        .k_dim = odd ? between(prng, 1, 256) : dims[i % 5],
+        .v_dim = odd ? between(prng, 1, 130) : dims[(i + 2) % 5], .qk_l2norm = i % 3 != 2},
+        .dtype = any_dtype(prng), .chunk = chunk};
+    rig_seq_init(&d, 0, between(prng, 65, 150), (int32_t)between(prng, 0, 70), 31 + (uint64_t)i);
+    rig_seq_init(&d, 1, between(prng, 1, 64), 0, 131 + (uint64_t)i);
+    rig_seq_init(&d, 2, 1, 5, 231 + (uint64_t)i);
+    if (i % 6 == 5) d.seq[1].k[0] = NAN; /* goes to one sequence only, the same way in all rows */
+    if (!d.shape.qk_l2norm)
+        for (uint32_t s = 0; s < RIG_SEQS; s++)
+            for (size_t n = 0; n < d.seq[s].tokens * rig_qk(&d); n++)
+                d.seq[s].k[n] *= 0.5f / sqrtf((float)d.shape.k_dim);
+    return d;
+}
+
+START_TEST(rows__recurrent_and_chunk_forms)
+{
+    static const uint32_t chunks[] = {0, 16, 32, 64};
+    struct sc_prng prng;
+    sc_prng_seed(&prng, 311 + (uint64_t)_i);
+    for (int form = 0; form < 4; form++) {
+        struct rig_delta d = random_delta(&prng, _i, chunks[form]);
+        if (form > 0) d.dtype = SC_DTYPE_F32;
+        sc_dtype state = form > 0 ? SC_DTYPE_F32 : any_dtype(&prng);
+        struct rig_pool pool = filled_pool(&prng, state, rig_state_elems(&d));
+        const struct rig_piece pieces[] = {{0, 0, d.seq[0].tokens, 1, 3}, {-1, 0, 2, -1, -1},
+            {1, 0, d.seq[1].tokens, 0, 2}};
+        int32_t grid = (d.seq[0].position / 64 + 1) * 64;
+        const struct rig_save save = {0, grid, 4};
+        struct rig_batch b;
+        rig_pack(&b, &d, pieces, 3);
+        rig_params(&b, &d, &pool, 3, &save, grid <= d.seq[0].position + 64);
+        struct outputs out = {{b.tensors[3], pool.memory},
+            {b.tokens * rig_vo(&d) * rig_elem(d.dtype), pool.bytes}, 2};
+        run_rows(form == 0 ? SC_K_OP_DELTA_RECURRENT : SC_K_OP_DELTA_CHUNK, &b.p, &out, form > 0);
+        rig_batch_free(&b);
+        free(pool.memory), rig_delta_free(&d);
+    }
+}
+END_TEST
+
+START_TEST(rows__decodes_agree_to_the_bit)
+{
+    struct sc_prng prng;
+    sc_prng_seed(&prng, 411 + (uint64_t)_i);
+    struct rig_delta d = random_delta(&prng, _i, 0);
+    size_t n = 2 * rig_qk(&d) + rig_vo(&d), g_count = rig_g(&d);
+    struct rig_pool pool = filled_pool(&prng, any_dtype(&prng), rig_state_elems(&d));
+    void *qkv = random_tensor(&prng, d.dtype, 3 * n);
+    void *o = rig_tensor(d.dtype, NULL, 3 * rig_vo(&d));
+    void *a = random_tensor(&prng, d.dtype, 3 * g_count);
+    void *b = random_tensor(&prng, d.dtype, 3u * d.shape.v_heads);
+    float *w = rig_normal(&prng, d.shape.v_heads + g_count, 1.0f);
+    if (_i % 6 == 5) ((uint16_t *)rig_slot(&pool, 1))[1] = 0x7fff; /* a state that is not a number */
+    int32_t source[3] = {1, -1, 0}, dest[3] = {3, 5, 2}, save[3] = {4, -1, -1};
+    sc_k_delta_decode_params p = {.qkv = sc_host_devptr(qkv), .o = sc_host_devptr(o),
+        .dtype = d.dtype, .a = sc_host_devptr(a), .b = sc_host_devptr(b),
+        .weights = {.gate = d.shape.kind == SC_K_KIND_GDN ? SC_K_GATE_GDN
+                                                          : SC_K_GATE_KDA_SOFTPLUS,
+            .a_log = sc_host_devptr(w), .dt_bias = sc_host_devptr(w + d.shape.v_heads),
+            .dt_bias_dtype = SC_DTYPE_F32},
+        .shape = d.shape, .row_count = 3, .source = sc_host_devptr(source),
+        .dest = sc_host_devptr(dest), .save = sc_host_devptr(save), .state = pool.slots};
+    struct outputs out = {{o, pool.memory}, {3 * rig_vo(&d) * rig_elem(d.dtype), pool.bytes}, 2};
+    run_rows(SC_K_OP_DELTA_DECODE, &p, &out, false);
+    free(qkv), free(o), free(a), free(b), free(w), free(pool.memory), rig_delta_free(&d);
+}
+END_TEST
+
+/* The environment is read once per process, hence each in its own fork of Check. */
+
+static void choose(const char *name, const char *value)
+{
+    ck_assert_int_eq(setenv(name, value, 1), 0);
+}
+
+START_TEST(rows__the_environment_names_the_first_row)
+{
+    const char *row = NULL;
+    choose("SC_KERNELS", "reference");
+    for (int op = 0; op < SC_K_OP_COUNT; op++) {
+        RIG_OK(sc_k_choice(NULL, (sc_k_op)op, SC_DTYPE_F32, (sc_dtype)0, &row));
+        ck_assert_str_eq(row, "reference");
+    }
+}
+END_TEST
+
+START_TEST(rows__one_operation_may_differ)
+{
+    uint32_t count = 0;
+    const char *row = NULL;
+    const struct sc_kernel_row *best = sc_kernel_rows(SC_K_OP_GATES, &count);
+    choose("SC_KERNELS", "reference");
+    choose("SC_KERNEL_GATES", best[count > 1 ? count - 2 : 0].name);
+    if (!sc_kernel_row_runs(&best[count > 1 ? count - 2 : 0])) return;
+    RIG_OK(sc_k_choice(NULL, SC_K_OP_GATES, SC_DTYPE_F32, (sc_dtype)0, &row));
+    ck_assert_str_eq(row, best[count > 1 ? count - 2 : 0].name);
+    RIG_OK(sc_k_choice(NULL, SC_K_OP_L2NORM, SC_DTYPE_F32, (sc_dtype)0, &row));
+    ck_assert_str_eq(row, "reference");
+}
+END_TEST
+
+START_TEST(rows__an_unknown_row_is_an_error_that_names_it)
+{
+    const char *row = NULL;
+    choose("SC_KERNELS", "altivec");
+    ck_assert_int_eq(sc_k_choice(NULL, SC_K_OP_GATES, SC_DTYPE_F32, (sc_dtype)0, &row),
+        SC_ERR_UNSUPPORTED);
+    ck_assert_ptr_nonnull(strstr(sc_last_error()->text, "altivec"));
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("kernels_rows");
+    TCase *all = tcase_create("rows");
+    tcase_set_timeout(all, 120);
+    tcase_add_loop_test(all, rows__elementwise_operations_agree_to_the_bit, 0, ROUNDS);
+    tcase_add_loop_test(all, rows__convs_agree_to_the_bit, 0, ROUNDS);
+    tcase_add_loop_test(all, rows__recurrent_and_chunk_forms, 0, 2 * ROUNDS);
+    tcase_add_loop_test(all, rows__decodes_agree_to_the_bit, 0, 2 * ROUNDS);
+    tcase_add_test(all, rows__the_environment_names_the_first_row);
+    tcase_add_test(all, rows__one_operation_may_differ);
+    tcase_add_test(all, rows__an_unknown_row_is_an_error_that_names_it);
+    suite_add_tcase(suite, all);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed == 0 ? 0 : 1;
+}
