@@ -9,7 +9,9 @@
  *                                prompt: '-> work 2 -> result 2                    they leave at
  *                                its end)
  *
- * A follow-up arrives after its predecessor has finished, plus some time to think. */
+ * A follow-up arrives after its predecessor has finished, plus some time to think. With tenants
+ * each session comes from every one of them, word for word: beyond the system prompt nothing of it
+ * may be shared, however equal it is. */
 #include <math.h>
 #include <stdio.h>
 
@@ -22,6 +24,7 @@ struct generator {
     struct sc_prng prng;
     uint64_t start_ns; /* of the session being made */
     uint64_t serial;   /* seeds of texts */
+    uint32_t tenant;
 };
 
 static uint64_t exponential(struct generator *g, uint64_t mean)
@@ -61,6 +64,8 @@ static int32_t add_first(struct generator *g)
     request->arrive_ns = g->start_ns;
     request->prompt_len = shared + own;
     request->output_len = around(g, g->options->output_len);
+    request->tenant = g->tenant;
+    request->mark_at = g->tenant ? shared : 0;
     workload_segment(g->workload, sc_mix64(g->options->seed + 31) + which * 7919u, -1, shared);
     workload_segment(g->workload, text_seed(g), -1, own);
     return (int32_t)g->workload->request_count - 1;
@@ -75,6 +80,8 @@ static int32_t add_follow_up(struct generator *g, int32_t pred, enum prompt_from
     request->pred = request->after = pred;
     request->from = from;
     request->think_ns = think_ns;
+    request->tenant = before->tenant;
+    request->mark_at = before->mark_at;
     request->prompt_len = before->prompt_len + own +
         (from == PROMPT_AFTER_OUTPUT ? before->output_len : 0);
     request->output_len = around(g, g->options->output_len);
@@ -102,16 +109,32 @@ static void add_agent(struct generator *g)
     }
 }
 
+/* The session from each tenant in turn: the same texts, later. */
+static void add_session(struct generator *g, uint32_t session)
+{
+    struct generator begin = *g;
+    for (uint32_t tenant = g->options->tenants > 0; !is_full(g); tenant++) {
+        uint64_t start_ns = g->start_ns;
+        *g = begin;
+        g->start_ns = start_ns;
+        g->tenant = tenant;
+        if (session % 2)
+            add_agent(g);
+        else
+            add_chat(g);
+        if (tenant == g->options->tenants)
+            break;
+        g->start_ns += g->options->session_gap_ns / 2;
+    }
+}
+
 void generator_fill(struct workload *workload, const struct generator_options *options)
 {
     struct generator g = {.workload = workload, .options = options};
     sc_prng_seed(&g.prng, options->seed);
     for (uint32_t session = 0; !is_full(&g); session++) {
         g.start_ns += exponential(&g, options->session_gap_ns);
-        if (session % 2)
-            add_agent(&g);
-        else
-            add_chat(&g);
+        add_session(&g, session);
     }
     snprintf(workload->name, sizeof workload->name, "generator, seed %llu",
         (unsigned long long)options->seed);

@@ -16,6 +16,7 @@ struct ideal {
     unsigned rules;
     struct prefix *set;
     size_t cap, count;
+    uint32_t mark_at, tenant;
     uint64_t *path; /* [2 * units]: the hashes of the request being served */
     size_t path_cap;
 };
@@ -79,6 +80,8 @@ static void hash_path(struct ideal *ideal, const int32_t *tokens, size_t units)
     for (size_t i = 0, at = 0; i < units; i++) {
         for (uint32_t j = 0; j < ideal->unit; j++, at++) {
             uint64_t token = (uint32_t)tokens[at];
+            if (at == ideal->mark_at) /* from here on nothing is like another tenant's */
+                token |= (uint64_t)ideal->tenant << 32;
             a = sc_mix64(a ^ token);
             b = sc_mix64(b + 0x9e3779b97f4a7c15u * (token + 1));
         }
@@ -91,6 +94,12 @@ static void save(struct ideal *ideal, size_t depth)
 {
     if (depth > 0)
         add(ideal, ideal->path + 2 * (depth - 1))->saved = true;
+}
+
+void ideal_mark(struct ideal *ideal, uint32_t at, uint32_t tenant)
+{
+    ideal->mark_at = at;
+    ideal->tenant = tenant;
 }
 
 uint32_t ideal_serve(struct ideal *ideal, const int32_t *tokens, uint32_t prompt_len,

@@ -17,6 +17,8 @@ enum { IDEAL_END = 1, IDEAL_BRANCH = 2, IDEAL_PROMPT_END = 4 };
 struct ideal;
 struct ideal *ideal_create(uint32_t unit, unsigned rules);
 void ideal_destroy(struct ideal *ideal);
+/* The next requests are those of `tenant` (0: nobody's), whose text is its own from token `at`. */
+void ideal_mark(struct ideal *ideal, uint32_t at, uint32_t tenant);
 /* Serves one request: `tokens` are its prompt and, up to `total`, what came after it. Returns the
  * tokens of the prompt that could be resumed; at least one is left to compute. */
 uint32_t ideal_serve(struct ideal *ideal, const int32_t *tokens, uint32_t prompt_len,

@@ -16,6 +16,7 @@ static void load_workload(struct replay_run *run)
         struct generator_options options = o->generator;
         options.seed = o->seed;
         options.requests = o->requests;
+        options.tenants = o->tenants;
         generator_fill(&run->workload, &options);
         return;
     }
@@ -25,12 +26,15 @@ static void load_workload(struct replay_run *run)
         .limit = o->requests};
     if (trace_load(&run->workload, &options, error))
         bench_fail(BENCH_USAGE, "%s", error);
+    if (o->tenants)
+        workload_set_tenants(&run->workload, o->tenants);
     if (run->workload.block == 0)
         return;
-    if (o->page_given)
-        bench_fail(BENCH_USAGE, "--page %u: a trace of blocks is replayed with page = block",
-            o->page);
-    o->page = run->workload.block;
+    if (o->page_given && run->workload.block % o->page != 0)
+        bench_fail(BENCH_USAGE, "--page %u: blocks of %u tokens are not whole pages", o->page,
+            run->workload.block);
+    if (!o->page_given)
+        o->page = run->workload.block;
 }
 
 /* Enough for everything that could ever be kept, with --no-compute; else something modest. */
@@ -50,7 +54,10 @@ static void size_memory(struct replay_run *run)
         bench_fail(BENCH_USAGE, "the workload needs too many KV pages: give --kv-pages");
     if (o->kv_pages == 0)
         o->kv_pages = (uint32_t)pages;
-    if ((uint64_t)o->kv_pages * o->page < workload_longest(w))
+    uint64_t more = o->tails ? o->page : 0; /* for the copy of a tail */
+    if (o->late_stop)
+        more += o->in_flight * (1 + o->drafts);
+    if ((uint64_t)o->kv_pages * o->page < workload_longest(w) + more)
         bench_fail(BENCH_USAGE, "%u KV pages of %u tokens cannot hold the longest request, of %u",
             o->kv_pages, o->page, workload_longest(w));
     if (o->slots == 0)
@@ -114,7 +121,10 @@ static struct pass_options pass_options(const struct replay_run *run, const sc_s
         .slots = o->slots, .kv_pages = o->kv_pages, .page = o->page,
         .save_flags = save_flags(run), .save_points = (o->save & SAVE_END) != 0,
         .decode_interval = o->decode_interval, .path_snapshots_max = o->path_snapshots,
-        .keep_cuts = o->keep_cuts, .running_max = o->running, .budget = o->budget,
+        .keep_cuts = o->keep_cuts, .tails = o->tails, .in_flight = o->in_flight,
+        .drafts = o->drafts, .draft_tree = o->draft_tree, .draft_accept = o->draft_accept,
+        .late_stop = o->late_stop, .preempt = o->preempt, .fork = o->fork > 0,
+        .running_max = o->running, .budget = o->budget,
         .threads = o->threads, .step_ns = 2000000, .token_ns = 50000,
         .temperature = (float)o->temperature, .seed = o->seed, .model = model,
         .sabotage = o->sabotage, .sabotage_seed = o->sabotage_seed,
@@ -142,6 +152,8 @@ static void serve_ideals(void *ctx, size_t index)
         total = r->end_point;
     else if (ideals->workload->block == 0 || r->output_given)
         total += r->output_len;
+    ideal_mark(ideals->end, r->mark_at, r->tenant);
+    ideal_mark(ideals->end_branch, r->mark_at, r->tenant);
     ideals->end_tokens += ideal_serve(ideals->end, r->tokens, r->prompt_len, total);
     ideals->end_branch_tokens += ideal_serve(ideals->end_branch, r->tokens, r->prompt_len, total);
 }
@@ -173,6 +185,22 @@ static bool refers_back(const struct workload *workload)
     return false;
 }
 
+/* Finds what plain decoding gives, for the drafter: the same requests, one step at a time. Its
+ * result is dropped. */
+static void find_guesses(struct replay_run *run, const struct pass_options *options)
+{
+    struct pass_options pass = *options;
+    pass.label = "plain";
+    pass.in_flight = 1;
+    pass.drafts = 0;
+    pass.preempt = 0;
+    pass.fork = pass.late_stop = pass.sabotage = pass.drop_tokens = false;
+    pass.witnesses = NULL;
+    pass.finished = NULL;
+    pass_run(&run->workload, &pass, &run->guess);
+    workload_keep_guesses(&run->workload);
+}
+
 static void run_dry(struct replay_run *run)
 {
     struct ideals ideals = ideals_open(&run->workload);
@@ -180,7 +208,7 @@ static void run_dry(struct replay_run *run)
     struct pass_options pass = pass_options(run, schema, NULL);
     pass.finished = serve_ideals;
     pass.ctx = &ideals;
-    pass.drop_tokens = !refers_back(&run->workload);
+    pass.drop_tokens = !refers_back(&run->workload) && !run->o.tenants;
     pass_run(&run->workload, &pass, &run->cached);
     ideals_close(&ideals, run);
     sc_schema_release(schema);
@@ -192,7 +220,8 @@ static void run_check(struct replay_run *run, const struct served_model *model,
     uint32_t count;
     struct witness **sample = witness_sample(witnesses, &count);
     struct check_options options = {.model = model, .layout = run->o.layout, .page = run->o.page,
-        .threads = run->o.threads, .seed = run->o.seed};
+        .threads = run->o.threads, .seed = run->o.seed, .sampler = {model, run->workload.vocab,
+            (float)run->o.temperature, run->o.seed}};
     check_run(&options, sample, count, &run->check);
     run->has_check = true;
     free(sample);
@@ -207,6 +236,8 @@ static void run_served(struct replay_run *run)
         bench_fail(BENCH_USAGE, "no such model: %s", sc_last_error()->text);
     witness_set_init(&witnesses, model, run->o.check, run->o.seed);
     struct pass_options pass = pass_options(run, model->schema, model);
+    if (pass.drafts > 0)
+        find_guesses(run, &pass);
     pass.witnesses = run->o.check ? &witnesses : NULL;
     pass_run(&run->workload, &pass, &run->cached);
     if (run->o.sabotage && !run->cached.sabotaged[0])
@@ -218,7 +249,7 @@ static void run_served(struct replay_run *run)
     if (!run->o.no_cold) {
         pass.label = "cold";
         pass.save_flags = 0;
-        pass.save_points = pass.sabotage = false;
+        pass.save_points = pass.sabotage = pass.fork = false;
         pass.witnesses = NULL;
         pass_run(&run->workload, &pass, &run->cold);
         run->has_cold = true;
@@ -233,7 +264,7 @@ bool replay_passed(const struct replay_run *run)
 {
     const struct pass_result *passes[] = {&run->cached, &run->cold};
     for (int i = 0; i < 2; i++)
-        if (passes[i]->id_faults || passes[i]->lookup_differs)
+        if (passes[i]->id_faults || passes[i]->lookup_differs || passes[i]->tenant_leaks)
             return false;
     return (!run->has_check || check_passed(&run->check)) && run->cold.hit_tokens == 0;
 }
@@ -243,6 +274,8 @@ int replay_main(int argc, char **argv)
     struct replay_run *run = bench_alloc(1, sizeof *run);
     replay_options_parse(&run->o, argc, argv);
     load_workload(run);
+    if (run->o.fork > 0)
+        workload_add_forks(&run->workload, run->o.fork, run->o.forks, run->o.seed);
     size_memory(run);
     if (run->o.decode_interval % run->o.page != 0)
         bench_fail(BENCH_USAGE, "--decode-interval must be a multiple of the page (%u)",
@@ -260,6 +293,7 @@ int replay_main(int argc, char **argv)
     int code = replay_passed(run) ? BENCH_OK : BENCH_CHECK_FAILED;
     free(run->cached.order);
     free(run->cold.order);
+    free(run->guess.order);
     workload_free(&run->workload);
     free(run);
     return code;

@@ -22,12 +22,15 @@ struct replay_options {
     uint32_t slots, kv_pages, page, decode_interval, path_snapshots;
     sc_layout layout;
     unsigned save;
-    bool page_given, keep_cuts;
+    bool page_given, keep_cuts, tails;
     /* model */
     struct served_options model;
     /* scheduler */
     uint32_t running, budget, threads;
     double temperature, speed;
+    uint32_t in_flight, drafts, forks, tenants;
+    double draft_accept, preempt, fork;
+    bool draft_tree, late_stop;
     /* what to do */
     bool no_compute, no_cold, json, sabotage;
     uint64_t sabotage_seed;
@@ -37,7 +40,7 @@ struct replay_options {
 struct replay_run {
     struct replay_options o;
     struct workload workload;
-    struct pass_result cached, cold;
+    struct pass_result cached, cold, guess;
     bool has_cold, has_check;
     struct check_result check;
     double ideal_end, ideal_end_branch; /* tokens */

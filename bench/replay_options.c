@@ -15,7 +15,8 @@ enum key {
     KEY_STATE, KEY_CHUNK, KEY_LAYERS, KEY_ATTENTION_EVERY, KEY_HIDDEN, KEY_HEADS, KEY_V_HEADS,
     KEY_HEAD_DIM, KEY_ATTENTION_HEADS, KEY_ATTENTION_DIM, KEY_MLP, KEY_VOCAB, KEY_RUNNING,
     KEY_BUDGET, KEY_THREADS, KEY_TEMPERATURE, KEY_SPEED, KEY_NO_COMPUTE, KEY_NO_COLD,
-    KEY_CHECK, KEY_SABOTAGE, KEY_VERIFY_EVERY, KEY_JSON
+    KEY_CHECK, KEY_SABOTAGE, KEY_VERIFY_EVERY, KEY_JSON, KEY_TAILS, KEY_TENANTS, KEY_IN_FLIGHT,
+    KEY_DRAFT, KEY_DRAFT_TREE, KEY_DRAFT_ACCEPT, KEY_LATE_STOP, KEY_PREEMPT, KEY_FORK, KEY_FORKS
 };
 
 static const struct argp_option option_list[] = {
@@ -34,13 +35,19 @@ static const struct argp_option option_list[] = {
         "(default: one chunk, or as in the trace with --no-compute)", 0},
     {"decode-max", KEY_DECODE_MAX, "N", 0, "decode at most N tokens of a trace's request where "
         "the trace does not say which (8; 0 with --no-compute)", 0},
+    {"tenants", KEY_TENANTS, "N", 0, "N tenants. Generator: each session comes once from each, "
+        "with the same words; the system prompt is common to all. A trace: families that share "
+        "their first block alone are dealt out (0: no tenants)", 0},
+    {"fork", KEY_FORK, "P", 0, "a share P of the requests is forked somewhere in its answer, into "
+        "that many more answers as --forks says (0)", 0},
+    {"forks", KEY_FORKS, "N", 0, "of each forked request (2)", 0},
     {NULL, 0, NULL, 0, "Cache", 2},
     {"slots", KEY_SLOTS, "N", 0, "states in the pool (192; with --no-compute as many as can ever "
         "be needed)", 0},
     {"kv-pages", KEY_KV_PAGES, "N", 0, "pages of attention KV (default: 65536 tokens or four of "
         "the longest requests; with --no-compute as many as can ever be needed)", 0},
-    {"page", KEY_PAGE, "N", 0, "tokens of a page (16). A trace of blocks is replayed with "
-        "page = block, and this is refused", 0},
+    {"page", KEY_PAGE, "N", 0, "tokens of a page (16). Of a trace of blocks: the block, or what "
+        "divides it", 0},
     {"chunk", KEY_CHUNK, "16|32|64", 0, "tokens of a chunk of prefill (16)", 0},
     {"layout", KEY_LAYOUT, "contiguous|page-major", 0, "of the pool (page-major)", 0},
     {"state", KEY_STATE, "fp32|bf16", 0, "dtype of states and conv windows (fp32)", 0},
@@ -50,6 +57,7 @@ static const struct argp_option option_list[] = {
         "decoding, multiple of the page (the page, or none with pages of 1)", 0},
     {"path-snapshots", KEY_PATH_SNAPSHOTS, "N", 0, "states on one path at most (no limit)", 0},
     {"keep-cuts", KEY_KEEP_CUTS, NULL, 0, "never cut a prefill row back to the grid", 0},
+    {"tails", KEY_TAILS, NULL, 0, "keep ends of prompts and answers inside a page, too", 0},
     {NULL, 0, NULL, 0, "Model", 3},
     {"kind", KEY_KIND, "gdn|kda", 0, "of linear attention (gdn)", 0},
     {"layers", KEY_LAYERS, "N", 0, "(4)", 0},
@@ -70,6 +78,17 @@ static const struct argp_option option_list[] = {
     {"temperature", KEY_TEMPERATURE, "X", 0, "of sampling, 0 is greedy (1)", 0},
     {"speed", KEY_SPEED, "X", 0, "arrivals X times as fast as the trace says (default: so that "
         "batches form; generator: 1)", 0},
+    {"in-flight", KEY_IN_FLIGHT, "N", 0, "steps in flight, 1 to 3: the next is planned before the "
+        "results of the last are seen (1)", 0},
+    {"draft", KEY_DRAFT, "N", 0, "draft tokens of a decode row, at most 16 (0). What plain "
+        "decoding gives is found first, for the drafter", 0},
+    {"draft-tree", KEY_DRAFT_TREE, NULL, 0, "drafts are a tree, of a seeded shape", 0},
+    {"draft-accept", KEY_DRAFT_ACCEPT, "X", 0, "how often a seeded coin lets the drafter be right "
+        "(0.7)", 0},
+    {"late-stop", KEY_LATE_STOP, NULL, 0, "where an answer ends is not known beforehand: rows "
+        "behind the end are in flight when it is seen", 0},
+    {"preempt", KEY_PREEMPT, "P", 0, "after a share P of its steps a request is preempted; it "
+        "keeps what it has and comes back (0)", 0},
     {NULL, 0, NULL, 0, "What to do", 5},
     {"no-compute", KEY_NO_COMPUTE, NULL, 0, "replay through index and pool alone, one request at "
         "a time in order of arrival", 0},
@@ -108,6 +127,8 @@ static const struct number numbers[] = {
     NUMBER(KEY_ATTENTION_DIM, model.attention_dim, 8, 512), NUMBER(KEY_MLP, model.mlp, 8, 65536),
     NUMBER(KEY_VOCAB, model.vocab, 2, 1000000), NUMBER(KEY_RUNNING, running, 1, 4096),
     NUMBER(KEY_BUDGET, budget, 1, 1000000), NUMBER(KEY_THREADS, threads, 1, 16),
+    NUMBER(KEY_TENANTS, tenants, 2, 1000), NUMBER(KEY_FORKS, forks, 1, 16),
+    NUMBER(KEY_IN_FLIGHT, in_flight, 1, IN_FLIGHT_MAX), NUMBER(KEY_DRAFT, drafts, 1, DRAFTS_MAX),
     NUMBER(KEY_CHECK, check, 1, 1000000), NUMBER(KEY_VERIFY_EVERY, verify_every, 1, 1000000000)};
 
 /* What the user calls the option. */
@@ -208,6 +229,15 @@ static error_t parse_word_option(struct argp_state *state, struct replay_options
     case KEY_SPEED:
         o->speed = parse_real(state, key, text, 1e9);
         return 0;
+    case KEY_DRAFT_ACCEPT:
+        o->draft_accept = parse_real(state, key, text, 1);
+        return 0;
+    case KEY_PREEMPT:
+        o->preempt = parse_real(state, key, text, 0.5);
+        return 0;
+    case KEY_FORK:
+        o->fork = parse_real(state, key, text, 1);
+        return 0;
     default:
         return ARGP_ERR_UNKNOWN;
     }
@@ -235,6 +265,12 @@ static error_t parse(int key, char *text, struct argp_state *state)
         return (int)!(o->no_cold = true);
     case KEY_JSON:
         return (int)!(o->json = true);
+    case KEY_TAILS:
+        return (int)!(o->tails = true);
+    case KEY_DRAFT_TREE:
+        return (int)!(o->draft_tree = true);
+    case KEY_LATE_STOP:
+        return (int)!(o->late_stop = true);
     case ARGP_KEY_ARG:
         argp_error(state, "'%s' is not an option", text);
         return EINVAL;
@@ -263,6 +299,10 @@ static void check_together(const struct replay_options *o)
         refuse("--scale must be a multiple of the chunk");
     if (m->hidden % 8 || m->attention_dim % 8 || m->head_dim % 8)
         refuse("--hidden, --head-dim and --attention-dim must be multiples of 8");
+    if (o->drafts == 0 && (o->draft_tree || o->draft_accept >= 0))
+        refuse("--draft-tree and --draft-accept need --draft");
+    if (o->forks && o->fork <= 0)
+        refuse("--forks needs --fork");
     if (m->v_heads % m->heads)
         refuse("--v-heads must be a multiple of --heads");
     if (m->attention_every > m->layers)
@@ -296,6 +336,15 @@ static void set_defaults(struct replay_options *o)
     o->model.seed = o->seed;
 }
 
+/* Those that mean something only with another option: after it is known whether both were given. */
+static void set_dependent_defaults(struct replay_options *o)
+{
+    if (o->draft_accept < 0)
+        o->draft_accept = 0.7;
+    if (o->forks == 0)
+        o->forks = 2;
+}
+
 void replay_options_parse(struct replay_options *o, int argc, char **argv)
 {
     static const struct argp argp = {.options = option_list, .parser = parse,
@@ -305,7 +354,7 @@ void replay_options_parse(struct replay_options *o, int argc, char **argv)
                "library; 2 bad usage or an unreadable trace; 3 out of memory."};
     *o = (struct replay_options){.seed = 1, .decode_max = UINT32_MAX,
         .generator = GENERATOR_OPTIONS_INIT, .layout = SC_LAYOUT_PAGE_MAJOR,
-        .save = SAVE_ALL, .temperature = 1};
+        .save = SAVE_ALL, .temperature = 1, .in_flight = 1, .draft_accept = -1};
     o->model = (struct served_options){.kind = SC_K_KIND_GDN, .state_dtype = SC_DTYPE_F32,
         .layers = 4, .attention_every = 4, .hidden = 64, .heads = 2, .head_dim = 32,
         .attention_heads = 2, .attention_dim = 32, .mlp = 128, .vocab = 512, .chunk = 16};
@@ -313,4 +362,5 @@ void replay_options_parse(struct replay_options *o, int argc, char **argv)
     argp_parse(&argp, argc, argv, 0, NULL, o);
     set_defaults(o);
     check_together(o);
+    set_dependent_defaults(o);
 }

@@ -50,6 +50,43 @@ static void print_setup(const struct replay_run *run, FILE *out)
         o->page, o->model.chunk, o->slots, run->cached.pool.slot_bytes, o->kv_pages);
 }
 
+/* What the options asked for beyond one step after the other; a line for each, and none else. */
+static void print_features(const struct replay_run *run, FILE *out)
+{
+    const struct replay_options *o = &run->o;
+    const struct pass_result *r = &run->cached;
+    if (o->in_flight > 1)
+        fprintf(out, "in flight   %u steps at most; %" PRIu64 " of %" PRIu64 " launched while "
+            "another was out, %" PRIu64 " of %" PRIu64 " rows behind a row of their own request\n",
+            o->in_flight, r->steps_overlapped, r->steps, r->rows_overlapped, r->rows);
+    if (o->late_stop)
+        fprintf(out, "late stop   %" PRIu64 " rows behind the end of their text, discarded\n",
+            r->rows_late);
+    if (o->drafts > 0)
+        fprintf(out, "drafts      %" PRIu64 " in %" PRIu64 " rows%s, %" PRIu64 " accepted (%.1f "
+            "%%); %" PRIu64 " rows began at a place not yet known\n            %" PRIu64 " of %"
+            PRIu64 " texts are those of plain decoding\n", r->drafts, r->draft_rows,
+            o->draft_tree ? ", trees" : "", r->drafts_accepted,
+            share(r->drafts_accepted, r->drafts), r->rows_uncertain, r->guessed_right, r->guessed);
+    if (r->readmitted > 0)
+        fprintf(out, "preempted   %" PRIu64 " by the coin, %" PRIu64 " for room; %" PRIu64
+            " readmitted, %" PRIu64 " resumed, %" PRIu64 " with all that they had\n",
+            r->preempted_by_coin, r->preempted, r->readmitted, r->readmitted_hits,
+            r->readmitted_whole);
+    if (o->fork > 0)
+        fprintf(out, "forks       %" PRIu64 " of %" PRIu64 " requests into %" PRIu64 " more, %"
+            PRIu64 " tokens not computed again; %" PRIu64 " refused, served alone\n", r->forks,
+            r->requests - r->forked - r->forks_refused, r->forked, r->forked_tokens,
+            r->forks_refused);
+    if (o->tenants > 0)
+        fprintf(out, "tenants     %u; %" PRIu64 " hits of what only another had computed, %" PRIu64
+            " of them beyond the common prompt%s\n", o->tenants, r->tenant_hits + r->tenant_leaks,
+            r->tenant_leaks, r->tenant_leaks ? ": LEAKED" : "");
+    if (o->tails)
+        fprintf(out, "tails       %" PRIu64 " partial pages handed in, %" PRIu64 " resumed inside "
+            "a page\n", r->tails_handed, r->tails_resumed);
+}
+
 static void print_hits(const struct replay_run *run, FILE *out)
 {
     const struct pass_result *r = &run->cached;
@@ -57,7 +94,7 @@ static void print_hits(const struct replay_run *run, FILE *out)
     double all = (double)workload_prompt_tokens(&run->workload);
     double rate = share(r->hit_tokens, r->prompt_tokens);
     fprintf(out, "prompts     %" PRIu64 " tokens, and %" PRIu64 " decoded; %" PRIu64
-        " requests started over\n", r->prompt_tokens, r->output_tokens, r->preempted);
+        " requests preempted for room\n", r->prompt_tokens, r->output_tokens, r->preempted);
     fprintf(out, "hit         %" PRIu64 " tokens, %.2f %%", r->hit_tokens, rate);
     fprintf(out, "; ideal: ends %.2f %%, ends and branch points %.2f %%",
         100 * run->ideal_end / all, 100 * ideal / all);
@@ -140,11 +177,19 @@ static void print_check(const struct replay_run *run, FILE *out)
             fprintf(out, "%s%u at %s", comma, c->by_at[at], resumed_at_name((enum resumed_at)at));
             comma = ", ";
         }
+    comma = "\n            of them: ";
+    for (int bit = 0; bit < WITNESS_FLAG_COUNT; bit++)
+        if (c->by_flag[bit]) {
+            fprintf(out, "%s%u %s", comma, c->by_flag[bit], witness_flag_name(bit));
+            comma = ", ";
+        }
     fprintf(out, "\n            %" PRIu64 " differing bits in %" PRIu64 " outputs and %.1f MiB of "
         "states (outputs %" PRIu64 ", end states %" PRIu64 ", snapshots %" PRIu64
         ", with cuts %" PRIu64 "), %" PRIu64 " tokens with differing KV\n", check_bits(c),
         c->output_values, (double)c->state_bytes / 1048576, c->output_bits, c->state_bits,
         c->snapshot_bits, c->cut_bits, c->kv_rows);
+    fprintf(out, "            %" PRIu64 " of %" PRIu64 " sampled tokens differ\n", c->text_tokens,
+        c->text_checked);
     fprintf(out, "            %u grid snapshots against one uncut prefill, %u resumed past decoded "
         "tokens, %" PRIu64 " unsound histories\n", c->grid_snapshots, c->with_decode_before,
         c->bad_histories);
@@ -156,6 +201,7 @@ void replay_report_text(const struct replay_run *run, FILE *out)
 {
     print_setup(run, out);
     print_hits(run, out);
+    print_features(run, out);
     print_compute(run, out);
     print_memory(run, out);
     if (run->has_check)
@@ -203,7 +249,33 @@ static json_t *json_params(const struct replay_run *run)
     json_object_set_new(object, "state", json_string(state_name(o)));
     json_object_set_new(object, "no_compute", json_boolean(o->no_compute));
     put_count(object, "threads", o->threads);
+    put_count(object, "in_flight", o->in_flight);
+    put_count(object, "drafts", o->drafts);
+    json_object_set_new(object, "draft_tree", json_boolean(o->draft_tree));
+    json_object_set_new(object, "late_stop", json_boolean(o->late_stop));
+    put_real(object, "preempt", o->preempt);
+    put_real(object, "fork", o->fork);
+    put_count(object, "tenants", o->tenants);
+    json_object_set_new(object, "tails", json_boolean(o->tails));
     return object;
+}
+
+static void put_features(json_t *object, const struct pass_result *r)
+{
+    const struct { const char *name; uint64_t value; } counts[] = {
+        {"steps_overlapped", r->steps_overlapped}, {"rows_overlapped", r->rows_overlapped},
+        {"rows_late", r->rows_late}, {"rows_uncertain", r->rows_uncertain},
+        {"draft_rows", r->draft_rows}, {"drafts", r->drafts},
+        {"drafts_accepted", r->drafts_accepted}, {"guessed", r->guessed},
+        {"guessed_right", r->guessed_right}, {"preempted", r->preempted},
+        {"preempted_by_coin", r->preempted_by_coin}, {"readmitted", r->readmitted},
+        {"readmitted_hits", r->readmitted_hits}, {"readmitted_whole", r->readmitted_whole},
+        {"forks", r->forks}, {"forked", r->forked}, {"forks_refused", r->forks_refused},
+        {"forked_tokens", r->forked_tokens}, {"tenant_hits", r->tenant_hits},
+        {"tenant_leaks", r->tenant_leaks}, {"tails_handed", r->tails_handed},
+        {"tails_resumed", r->tails_resumed}};
+    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)
+        put_count(object, counts[i].name, counts[i].value);
 }
 
 static json_t *json_pass(const struct pass_result *r)
@@ -212,7 +284,7 @@ static json_t *json_pass(const struct pass_result *r)
     const struct { const char *name; uint64_t value; } counts[] = {{"requests", r->requests},
         {"prompt_tokens", r->prompt_tokens}, {"output_tokens", r->output_tokens},
         {"hit_tokens", r->hit_tokens}, {"computed_tokens", r->computed_tokens},
-        {"steps", r->steps}, {"rows", r->rows}, {"preempted", r->preempted},
+        {"steps", r->steps}, {"rows", r->rows},
         {"slot_bytes", r->pool.slot_bytes}, {"slots_peak", r->slots_peak},
         {"kv_pages_peak", r->kv_peak}, {"kv_id_faults", r->id_faults},
         {"lookup_differs", r->lookup_differs}, {"saves_published", r->stats.saves_published},
@@ -220,6 +292,7 @@ static json_t *json_pass(const struct pass_result *r)
         {"nodes", r->stats.nodes}};
     for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)
         put_count(object, counts[i].name, counts[i].value);
+    put_features(object, r);
     put_real(object, "hit_percent", share(r->hit_tokens, r->prompt_tokens));
     put_real(object, "compute_s", seconds(r->compute_ns));
     put_real(object, "cpu_s", seconds(r->cpu_ns));
@@ -248,12 +321,18 @@ static json_t *json_check(const struct replay_run *run)
         by_at[at] = c->by_at[at];
     put_count(object, "checked", c->checked);
     json_object_set_new(object, "resumed_at", json_by_at(by_at));
+    json_t *flags = json_object();
+    for (int bit = 0; bit < WITNESS_FLAG_COUNT; bit++)
+        put_count(flags, witness_flag_name(bit), c->by_flag[bit]);
+    json_object_set_new(object, "of_them", flags);
     put_count(object, "differing_bits", check_bits(c));
     put_count(object, "output_bits", c->output_bits);
     put_count(object, "state_bits", c->state_bits);
     put_count(object, "snapshot_bits", c->snapshot_bits);
     put_count(object, "cut_bits", c->cut_bits);
     put_count(object, "kv_tokens", c->kv_rows);
+    put_count(object, "text_checked", c->text_checked);
+    put_count(object, "text_tokens", c->text_tokens);
     put_count(object, "unsound_histories", c->bad_histories);
     put_count(object, "grid_snapshots", c->grid_snapshots);
     put_real(object, "worst_output", c->worst_output);

@@ -79,7 +79,7 @@ static void rerun_row(struct bed *bed, const struct witness *w, uint32_t from, u
 {
     struct served_save save = {w->resume_len, (int32_t)bed->slots[1].id};
     bool saves = !decode && from < w->resume_len && w->resume_len < to;
-    struct served_row row = {.tokens = w->tokens, .from = from, .to = to, .decode = decode,
+    struct served_row row = {.tokens = w->tokens + from, .from = from, .to = to, .decode = decode,
         .source = from == 0 ? 0 : (int32_t)bed->slots[0].id, .dest = (int32_t)bed->slots[0].id,
         .pages = bed->pages, .save_count = saves,
         .hidden_out = bed->hidden + (size_t)from * bed->o->model->options.hidden};
@@ -173,6 +173,20 @@ static uint64_t snapshot_bits(const struct bed *bed, const struct witness *w)
     return bits_that_differ(bed->snapshot, w->snapshot, bed->bytes);
 }
 
+/* Tokens of the text that the rerun would not have sampled. */
+static uint64_t text_tokens(const struct bed *bed, const struct witness *w, uint64_t *checked)
+{
+    const struct served_options *o = &bed->o->model->options;
+    uint64_t tokens = 0;
+    for (uint32_t at = w->known; at < w->len; at++) {
+        const float *hidden = bed->hidden + (size_t)(at - 1) * o->hidden;
+        dense_apply(hidden, bed->o->model->head, bed->logits, 1, o->hidden, o->vocab);
+        tokens += sampler_next(&bed->o->sampler, w->request, at, bed->logits) != w->tokens[at];
+        (*checked)++;
+    }
+    return tokens;
+}
+
 static uint64_t kv_rows(const struct bed *bed, const struct witness *w)
 {
     uint64_t rows = 0;
@@ -188,6 +202,7 @@ static void rerun_both(struct bed *bed, const struct witness *w, struct check_re
     r->state_bits += bits_that_differ(bed->state, w->state, bed->bytes);
     r->snapshot_bits += snapshot_bits(bed, w);
     r->kv_rows += kv_rows(bed, w);
+    r->text_tokens += text_tokens(bed, w, &r->text_checked);
     rerun(bed, w, true);
     r->cut_bits += output_bits(bed, w) + snapshot_bits(bed, w) +
         bits_that_differ(bed->state, w->state, bed->bytes);
@@ -263,6 +278,10 @@ static void add_up(struct check_result *sum, const struct check_result *r)
     sum->checked += r->checked;
     for (int at = 0; at < AT_COUNT; at++)
         sum->by_at[at] += r->by_at[at];
+    for (int bit = 0; bit < WITNESS_FLAG_COUNT; bit++)
+        sum->by_flag[bit] += r->by_flag[bit];
+    sum->text_checked += r->text_checked;
+    sum->text_tokens += r->text_tokens;
     sum->with_decode_before += r->with_decode_before;
     sum->grid_snapshots += r->grid_snapshots;
     sum->output_values += r->output_values;
@@ -294,6 +313,8 @@ static void check_one(struct bed *bed, const struct witness *w, struct check_res
 {
     r->checked++;
     r->by_at[w->at]++;
+    for (int bit = 0; bit < WITNESS_FLAG_COUNT; bit++)
+        r->by_flag[bit] += w->flags >> bit & 1;
     if (!history_is_sound(bed, w)) {
         r->bad_histories++;
         return;
@@ -363,6 +384,6 @@ uint64_t check_bits(const struct check_result *r)
 
 bool check_passed(const struct check_result *r)
 {
-    return check_bits(r) == 0 && r->kv_rows == 0 && r->bad_histories == 0 &&
-        r->worst_output <= r->tolerance && r->worst_state <= r->tolerance;
+    return check_bits(r) == 0 && r->kv_rows == 0 && r->text_tokens == 0 &&
+        r->bad_histories == 0 && r->worst_output <= r->tolerance && r->worst_state <= r->tolerance;
 }

@@ -1,13 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Runs witnessed requests again, each alone and cold in memory of its own, in the stretches of its
  * recorded history, and compares bit for bit: every hidden state and logit, the state it ended
- * with, the snapshot it resumed from, the keys and values of all its tokens. Twice: with every
- * prefill stretch uncut, the snapshot's position saved on the way; and with the prefill that made
- * the snapshot stopped there and the rest cut at random grid points. Then once more in float64, one
- * token at a time, within a tolerance. */
+ * with, the snapshot it resumed from, the keys and values of all its tokens; and samples its text
+ * again. Twice: with every prefill stretch uncut, the snapshot's position saved on the way; and
+ * with the prefill that made the snapshot stopped there and the rest cut at random grid points.
+ * Then once more in float64, one token at a time, within a tolerance.
+ *
+ * A rerun decodes token by token, whatever was in flight, and knows nothing of drafts, forks and
+ * tenants. */
 #ifndef BENCH_RERUN_CHECK_H
 #define BENCH_RERUN_CHECK_H
 
+#include "sampler.h"
 #include "witness.h"
 
 struct check_options {
@@ -15,13 +19,16 @@ struct check_options {
     sc_layout layout;
     uint32_t page, threads;
     uint64_t seed;
+    struct sampler sampler;
 };
 
 struct check_result {
-    uint32_t checked, by_at[AT_COUNT], with_decode_before, grid_snapshots;
+    uint32_t checked, by_at[AT_COUNT], by_flag[WITNESS_FLAG_COUNT];
+    uint32_t with_decode_before, grid_snapshots;
     uint64_t output_values, state_bytes; /* compared */
     uint64_t output_bits, state_bits, snapshot_bits; /* that differ; uncut rerun */
     uint64_t cut_bits;                   /* that differ in the rerun with cuts */
+    uint64_t text_checked, text_tokens;  /* tokens sampled again; that are others */
     uint64_t kv_rows;                    /* tokens whose keys and values differ */
     uint64_t bad_histories;              /* that cannot be run again */
     double worst_output, worst_state;    /* RMS error / RMS value of one request, against float64 */

@@ -5,141 +5,33 @@
  *   build     a decode row for each request past its prompt, then prefill rows within the budget,
  *             each only if pages for all its tokens are there (else evict, drain, try again)
  *   plan      the library picks slots and may cut a row back to the grid
- *   forward   the model, on those slots and pages
- *   commit    with the ids of the pages that were completed
- *   sample    append the next token; finish those who are done: release with keep
+ *   launch    the device runs the model on those slots and pages, and samples
+ *   collect   the oldest step in flight, once enough are out or nothing more can be planned:
+ *   commit    with the tokens that turned out and the ids of the pages that were completed
+ *   go on     append the next token; fork, preempt, finish (departure.c)
  *
- * Time is virtual: a step takes step_ns and token_ns for each token, so that two runs with the same
- * options make the same decisions. A request that waits for pages while nothing else can run is
- * preempted (the youngest first): it gives all back and starts over, resuming from what it left.
+ * With --in-flight 1 a step is collected at once. With more, the next one is planned before the
+ * results of the last are known: decode rows begin with a token that only the device knows, behind
+ * drafts even where they begin.
+ *
+ * Time is virtual: a step takes step_ns and token_ns for each token, steps one after the other, so
+ * that two runs with the same options make the same decisions. A request that waits for pages while
+ * nothing else can run is preempted (the youngest first).
  *
  * The page that a request is filling is the scheduler's (page_ids: OURS) until a commit completes
- * it; only then is its id handed in. */
+ * it; only then is its id handed in. A tail owns its partial page: who resumes or leaves one goes
+ * on in a copy, made by the device before or behind the row. */
 #include "scheduler.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 
 #include "base/clock.h"
-
-struct running {
-    size_t request;
-    sc_lease lease;
-    uint32_t len, token_count; /* committed; in the lease */
-    uint32_t resume_len;
-    int32_t *pages;            /* ids of tokens [0, ...), the page being filled included */
-    uint32_t page_count;
-    struct witness *witness;
-    float *logits;             /* of its last row */
-    uint32_t row;              /* in the step being made; UINT32_MAX: none */
-};
-
-struct waiting {
-    uint64_t ready_ns;
-    size_t request;
-};
-
-struct pass {
-    struct workload *workload;
-    const struct pass_options *o;
-    struct pass_result *result;
-    sc_pool *pool;
-    sc_cache *cache;
-    sc_namespace ns;
-    struct page_ids ids;
-    struct paged_kv kv;
-    uint32_t grid;
-    uint64_t now_ns;
-    sc_step step;
-
-    struct waiting *queue; /* binary heap: first ready, then lowest index */
-    size_t queue_count;
-    int32_t *first_next, *next_next; /* requests that wait for one to finish: lists */
-
-    struct running *running;
-    uint32_t running_count;
-    bool crowded;  /* someone was preempted: admit nobody until someone has finished */
-    bool *ordered; /* requests that are in result->order */
-    size_t ordered_count;
-
-    /* of the step being made */
-    sc_row *rows;
-    uint32_t *row_of;      /* row -> running */
-    uint32_t row_count;
-    sc_status *each;
-    sc_result *results;
-    struct served_row *served;
-    struct served_save *saves;
-    uint32_t *points;      /* one for each row */
-    struct sc_prng sabotage;
-    uint64_t sabotage_from; /* admissions to let pass before */
-};
-
-/* ------------------------------------------------------------------------------------ the queue */
-
-static bool before(const struct waiting *a, const struct waiting *b)
-{
-    return a->ready_ns != b->ready_ns ? a->ready_ns < b->ready_ns : a->request < b->request;
-}
-
-static void queue_push(struct pass *p, uint64_t ready_ns, size_t request)
-{
-    size_t at = p->queue_count++;
-    struct waiting item = {ready_ns, request};
-    while (at > 0 && before(&item, &p->queue[(at - 1) / 2])) {
-        p->queue[at] = p->queue[(at - 1) / 2];
-        at = (at - 1) / 2;
-    }
-    p->queue[at] = item;
-}
-
-static void queue_pop(struct pass *p)
-{
-    struct waiting item = p->queue[--p->queue_count];
-    size_t at = 0;
-    for (size_t child = 1; child < p->queue_count; child = 2 * at + 1) {
-        if (child + 1 < p->queue_count && before(&p->queue[child + 1], &p->queue[child]))
-            child++;
-        if (!before(&p->queue[child], &item))
-            break;
-        p->queue[at] = p->queue[child];
-        at = child;
-    }
-    p->queue[at] = item;
-}
-
-static uint64_t arrival(const struct pass *p, const struct bench_request *request)
-{
-    return (uint64_t)((double)request->arrive_ns / p->o->speed);
-}
-
-static void queue_fill(struct pass *p)
-{
-    for (size_t i = p->workload->request_count; i-- > 0;) {
-        const struct bench_request *request = &p->workload->requests[i];
-        if (request->after < 0) {
-            queue_push(p, arrival(p, request), i);
-            continue;
-        }
-        p->next_next[i] = p->first_next[request->after];
-        p->first_next[request->after] = (int32_t)i;
-    }
-}
-
-static void queue_followers(struct pass *p, size_t request)
-{
-    for (int32_t i = p->first_next[request]; i >= 0; i = p->next_next[i]) {
-        const struct bench_request *next = &p->workload->requests[i];
-        uint64_t ready = p->now_ns + next->think_ns, arrives = arrival(p, next);
-        queue_push(p, ready > arrives ? ready : arrives, (size_t)i);
-    }
-}
+#include "pass.h"
 
 /* ---------------------------------------------------------------------------------------- pages */
 
-static void drain(struct pass *p)
+void pass_drain(struct pass *p)
 {
     enum { AT_ONCE = 1024 };
     int32_t ids[AT_ONCE];
@@ -151,10 +43,11 @@ static void drain(struct pass *p)
     }
 }
 
-/* Reads the tree's pages from now on where it has the same, so that ours come back. */
-static void adopt(struct pass *p, struct running *r)
+void pass_adopt(struct pass *p, struct running *r)
 {
     uint32_t replaced = 0, count = 0;
+    if (r->flights > 0) /* a forward reads the old ids */
+        return;
     bench_must(sc_lease_adopt(p->cache, r->lease, &replaced), "sc_lease_adopt");
     if (replaced > 0)
         bench_must(sc_lease_kv_ids(p->cache, r->lease, 0, r->pages, r->page_count, &count),
@@ -166,410 +59,376 @@ static bool make_room(struct pass *p, uint32_t pages)
 {
     if (p->ids.free_count >= pages)
         return true;
-    drain(p);
+    pass_drain(p);
     if (p->ids.free_count < pages) {
         sc_room got;
         bench_must(sc_cache_evict(p->cache, pages - p->ids.free_count, 0, &got),
             "sc_cache_evict");
-        drain(p);
+        pass_drain(p);
     }
     if (p->ids.free_count < pages) {
         for (uint32_t at = 0; at < p->running_count; at++)
-            adopt(p, &p->running[at]);
-        drain(p);
+            pass_adopt(p, p->running[at]);
+        pass_drain(p);
     }
     return p->ids.free_count >= pages;
 }
 
-static uint32_t pages_for(const struct pass *p, uint32_t tokens)
+/* ------------------------------------------------------------------------------------- building */
+
+/* Where the request's next row may end at most. */
+static uint32_t limit(const struct pass *p, const struct running *r)
 {
-    return (tokens + p->o->page - 1) / p->o->page;
+    uint32_t end = p->o->late_stop ? r->total + p->slack : r->total;
+    return r->fork_at < end ? r->fork_at : end;
 }
 
-/* ------------------------------------------------------------------------------------ admission */
-
-static void sabotage(struct pass *p, const sc_lease_info *info)
+/* The shape of the row's drafts, at most `depth_max` deep; returns their depth. */
+static uint32_t shape_drafts(struct pass *p, const struct running *r, uint32_t depth_max,
+    sc_row *row)
 {
-    if (!p->o->sabotage || p->result->sabotaged[0] || info->resume_slot == 0 ||
-        p->result->admitted <= p->sabotage_from)
-        return;
-    state_flip(p->pool, (int32_t)info->resume_slot, &p->sabotage, p->result->sabotaged,
-        sizeof p->result->sabotaged);
-}
-
-static void start_witness(struct pass *p, struct running *r, const sc_lease_info *info, bool force)
-{
-    if (!p->o->witnesses)
-        return;
-    enum resumed_at at = info->resume_len ? resumed_at_of(info->resume_kind) : AT_NOTHING;
-    r->witness = witness_admit(p->o->witnesses, r->request, at, force);
-    if (!r->witness)
-        return;
-    r->witness->resume_len = info->resume_len;
-    r->witness->prompt_len = info->prompt_len;
-    if (info->resume_len > 0) {
-        r->witness->snapshot = bench_alloc(state_bytes(p->pool), 1);
-        state_read(p->pool, info->source_slot, r->witness->snapshot);
+    int32_t *parents = p->parents + (size_t)p->row_count * p->o->drafts;
+    uint32_t depth[DRAFTS_MAX + 1] = {0}, deepest = 0;
+    for (uint32_t d = 0; depth_max > 0 && d < p->o->drafts; d++) {
+        uint64_t coin = sc_mix64(sc_mix64(p->o->seed + 0x7ee + r->request) ^
+            ((uint64_t)r->issued_max << 32 | d));
+        uint32_t parent = d; /* as a node: 0 is the certain token */
+        if (p->o->draft_tree && coin % 2 == 0)
+            parent = (uint32_t)(coin / 2 % (d + 1));
+        while (depth[parent] == depth_max && p->o->draft_tree)
+            parent--;
+        if (depth[parent] == depth_max)
+            break;
+        parents[d] = (int32_t)parent - 1;
+        depth[d + 1] = depth[parent] + 1;
+        deepest = depth[d + 1] > deepest ? depth[d + 1] : deepest;
+        row->draft_count++;
     }
+    row->parents = row->draft_count > 0 && p->o->draft_tree ? parents : NULL;
+    return deepest;
 }
 
-static void start(struct pass *p, size_t index, sc_lease lease)
+/* Adds a row if pages for its tokens are there, and one for the copy of a tail. */
+static bool add_row(struct pass *p, struct running *r, const sc_row *row, uint32_t *pages)
 {
-    struct bench_request *request = &p->workload->requests[index];
-    struct running *r = &p->running[p->running_count++];
-    sc_lease_info info;
-    bench_must(sc_lease_info_get(p->cache, lease, &info), "sc_lease_info_get");
-    *r = (struct running){.request = index, .lease = lease, .len = info.resume_len,
-        .token_count = request->prompt_len, .resume_len = info.resume_len};
-    r->pages = bench_alloc(pages_for(p, request->prompt_len + request->output_len),
-        sizeof *r->pages);
-    bench_must(sc_lease_kv_ids(p->cache, lease, 0, r->pages,
-        pages_for(p, request->prompt_len), &r->page_count), "sc_lease_kv_ids");
-    if (p->o->model)
-        r->logits = bench_alloc(p->o->model->options.vocab, sizeof *r->logits);
-    if (!p->ordered[index])
-        p->result->order[p->ordered_count++] = (uint32_t)index;
-    p->ordered[index] = true;
-    p->result->admitted++;
-    bool sabotaged = p->result->sabotaged[0] != 0;
-    sabotage(p, &info);
-    start_witness(p, r, &info, !sabotaged && p->result->sabotaged[0]);
-    p->result->prompt_tokens += request->prompt_len;
-    p->result->hit_tokens += info.resume_len;
-    p->result->resumed_at[info.resume_len ? resumed_at_of(info.resume_kind) : AT_NOTHING]++;
-}
-
-/* One request; false if there is no slot for it now. */
-static bool admit(struct pass *p, size_t index)
-{
-    workload_materialize(p->workload, index);
-    const struct bench_request *request = &p->workload->requests[index];
-    sc_request wanted = {.key = {.ns = p->ns, .tokens = request->tokens,
-        .token_count = request->prompt_len}};
-    sc_answer answer = {0};
-    sc_lease lease;
-    sc_status each;
-    uint64_t begin = sc_clock_now_ns();
-    bench_must(sc_cache_lookup(p->cache, &wanted.key, 1, &answer), "sc_cache_lookup");
-    bench_must(sc_cache_acquire(p->cache, &wanted, 1, p->now_ns, &lease, &each),
-        "sc_cache_acquire");
-    p->result->library_ns += sc_clock_now_ns() - begin;
-    if (each == SC_ERR_NO_SLOT) {
-        p->result->waits++;
-        return false;
-    }
-    bench_must(each, "sc_cache_acquire, this request");
-    start(p, index, lease);
-    const struct running *r = &p->running[p->running_count - 1];
-    p->result->lookup_differs += answer.state_len[SC_TIER_DEVICE] != r->resume_len;
-    return true;
-}
-
-static void admit_all(struct pass *p)
-{
-    if (p->running_count == 0 && p->queue_count > 0 && p->queue[0].ready_ns > p->now_ns)
-        p->now_ns = p->queue[0].ready_ns;
-    while (!p->crowded && p->queue_count > 0 && p->running_count < p->o->running_max &&
-        p->queue[0].ready_ns <= p->now_ns) {
-        size_t request = p->queue[0].request;
-        if (!admit(p, request)) {
-            if (p->running_count == 0)
-                bench_fail(BENCH_USAGE, "%u slots are too few to serve one request", p->o->slots);
-            return;
-        }
-        queue_pop(p);
-    }
-}
-
-/* ----------------------------------------------------------------------------------- end of one */
-
-static void finish_witness(struct pass *p, struct running *r)
-{
-    struct witness *w = r->witness;
-    const struct bench_request *request = &p->workload->requests[r->request];
-    sc_lease_info info;
-    uint32_t count = 0;
-    bench_must(sc_lease_info_get(p->cache, r->lease, &info), "sc_lease_info_get");
-    w->len = r->len;
-    w->tokens = bench_alloc(r->len, sizeof *w->tokens);
-    memcpy(w->tokens, request->tokens, r->len * sizeof *w->tokens);
-    w->state = bench_alloc(state_bytes(p->pool), 1);
-    state_read(p->pool, info.source_slot, w->state);
-    w->kv_hash = bench_alloc(r->len, sizeof *w->kv_hash);
-    for (uint32_t i = 0; i < r->len; i++)
-        w->kv_hash[i] = kv_token_hash(p->o->model, &p->kv, r->pages, i);
-    (void)sc_lease_history(p->cache, r->lease, NULL, 0, &count);
-    w->history = bench_alloc(count, sizeof *w->history);
-    bench_must(sc_lease_history(p->cache, r->lease, w->history, count, &w->history_count),
-        "sc_lease_history");
-    witness_stop(p->o->witnesses, w, true);
-    r->witness = NULL;
-}
-
-/* Gives everything back; the index keeps what was computed if `keep`. */
-static void end(struct pass *p, uint32_t at, bool keep)
-{
-    struct running *r = &p->running[at];
-    if (r->witness)
-        witness_stop(p->o->witnesses, r->witness, false);
-    uint64_t begin = sc_clock_now_ns();
-    bench_must(sc_lease_release(p->cache, r->lease, 0,
-        keep ? SC_RELEASE_KEEP : SC_RELEASE_DISCARD), "sc_lease_release");
-    p->result->library_ns += sc_clock_now_ns() - begin;
-    for (uint32_t i = r->len / p->o->page; i < r->page_count; i++)
-        page_ids_give_back(&p->ids, r->pages[i]);
-    drain(p);
-    free(r->pages);
-    free(r->logits);
-    memmove(r, r + 1, (p->running_count - at - 1) * sizeof *r);
-    p->running_count--;
-}
-
-static void finish(struct pass *p, uint32_t at)
-{
-    struct running *r = &p->running[at];
-    size_t request = r->request;
-    if (r->witness)
-        finish_witness(p, r);
-    p->result->requests++;
-    p->crowded = false;
-    p->result->output_tokens += p->workload->requests[request].output_len;
-    end(p, at, p->o->save_flags != 0);
-    queue_followers(p, request);
-    if (p->o->finished)
-        p->o->finished(p->o->ctx, request);
-    if (p->o->drop_tokens)
-        workload_drop_tokens(p->workload, request);
-}
-
-/* The youngest starts over. */
-static void preempt(struct pass *p)
-{
-    uint32_t at = p->running_count - 1;
-    if (at == 0)
-        bench_fail(BENCH_USAGE, "%u KV pages of %u tokens are too few to serve one request",
-            p->o->kv_pages, p->o->page);
-    size_t request = p->running[at].request;
-    end(p, at, p->o->save_flags != 0);
-    p->result->preempted++;
-    p->crowded = true;
-    queue_push(p, p->now_ns, request);
-}
-
-/* ------------------------------------------------------------------------------------- one step */
-
-/* Adds a row for tokens up to `to` if pages for them are there. */
-static bool add_row(struct pass *p, uint32_t at, uint32_t to, uint32_t *pages)
-{
-    struct running *r = &p->running[at];
-    uint32_t need = pages_for(p, to) - r->page_count;
+    uint32_t need = pages_for(p, row->to);
+    need = need > r->page_count ? need - r->page_count : 0;
+    need += p->o->tails && row->to % p->o->page != 0;
     if (!make_room(p, *pages + need))
         return false;
     *pages += need;
-    uint32_t row = p->row_count++;
-    r->row = row;
-    p->row_of[row] = at;
-    p->rows[row] = (sc_row){.lease = r->lease, .from = r->len, .to = to};
-    uint32_t point = p->workload->requests[r->request].end_point;
-    if (p->o->save_points && point > r->len && point <= to) {
-        p->points[row] = point;
-        p->rows[row].points = &p->points[row];
-        p->rows[row].point_count = 1;
+    uint32_t at = p->row_count++;
+    p->row_of[at] = r;
+    p->rows[at] = *row;
+    uint32_t point = request_of(p, r)->end_point;
+    if (p->o->save_points && point > row->from && point <= row->to && row->to <= r->prompt_len) {
+        p->points[at] = point;
+        p->rows[at].points = &p->points[at];
+        p->rows[at].point_count = 1;
     }
     return true;
+}
+
+static bool can_go_on(const struct pass *p, const struct running *r)
+{
+    return !r->stopping && r->flights < p->o->in_flight && r->issued_max < limit(p, r);
+}
+
+static void build_decode(struct pass *p, uint32_t *left, uint32_t *pages)
+{
+    for (uint32_t at = 0; at < p->running_count; at++) {
+        struct running *r = p->running[at];
+        if (!can_go_on(p, r) || r->issued_len < r->prompt_len)
+            continue;
+        sc_row row = {.lease = r->lease, .from = r->issued_len};
+        uint32_t tokens = 1 + shape_drafts(p, r, limit(p, r) - r->issued_max - 1, &row);
+        row.to = r->issued_max + tokens;
+        tokens = 1 + row.draft_count;
+        if (add_row(p, r, &row, pages))
+            *left = *left > tokens ? *left - tokens : 0;
+    }
 }
 
 /* Where a prefill row of at most `budget` tokens should end: at the prompt's end or on the grid, so
  * that its cut leaves no trace. `from`: nothing fits. */
 static uint32_t prefill_to(const struct pass *p, const struct running *r, uint32_t budget)
 {
-    uint32_t from = r->len, left = r->token_count - from;
+    uint32_t from = r->issued_len, left = r->prompt_len - from;
     if (left <= budget || p->o->budget == 0)
-        return r->token_count;
+        return r->prompt_len;
     uint32_t to = from + budget;
     if (p->o->keep_cuts || to / p->grid * p->grid > from)
         return to; /* the library cuts it back */
     return from;
 }
 
-static void build(struct pass *p)
+static void build_prefill(struct pass *p, uint32_t left, uint32_t *pages)
 {
-    uint32_t pages = 0, left = p->o->budget, prompt;
-    p->row_count = 0;
     for (uint32_t at = 0; at < p->running_count; at++) {
-        struct running *r = &p->running[at];
-        prompt = p->workload->requests[r->request].prompt_len;
-        r->row = UINT32_MAX;
-        if (r->len >= prompt && add_row(p, at, r->len + 1, &pages))
-            left = left > 0 ? left - 1 : 0;
-    }
-    for (uint32_t at = 0; at < p->running_count; at++) {
-        struct running *r = &p->running[at];
-        prompt = p->workload->requests[r->request].prompt_len;
-        if (r->len >= prompt || (p->o->budget && left == 0))
+        struct running *r = p->running[at];
+        uint32_t from = r->issued_len;
+        if (!can_go_on(p, r) || from >= r->prompt_len || (p->o->budget && left == 0))
             continue;
         uint32_t share = p->o->budget && left > p->o->budget / 2 ? p->o->budget / 2 : left;
         uint32_t to = prefill_to(p, r, share);
-        if (to == r->len)
+        if (to == from)
             to = prefill_to(p, r, left);
-        if (to == r->len && p->row_count == 0) /* a whole grid, whatever the budget says */
-            to = r->len + p->grid < r->token_count ? r->len + p->grid : r->token_count;
-        if (to > r->len && add_row(p, at, to, &pages))
-            left -= left < to - r->len ? left : to - r->len;
+        if (to == from && p->row_count == 0) /* a whole grid, whatever the budget says */
+            to = from + p->grid < r->prompt_len ? from + p->grid : r->prompt_len;
+        sc_row row = {.lease = r->lease, .from = from, .to = to};
+        if (to > from && add_row(p, r, &row, pages))
+            left -= left < to - from ? left : to - from;
     }
 }
 
-/* Takes pages for what was granted and describes the row to the model. */
-static void serve_row(struct pass *p, const sc_batch *batch, uint32_t row, uint32_t *save)
+static void build(struct pass *p)
 {
-    struct running *r = &p->running[p->row_of[row]];
+    uint32_t pages = 0, left = p->o->budget;
+    p->row_count = 0;
+    build_decode(p, &left, &pages);
+    build_prefill(p, left, &pages);
+}
+
+/* ------------------------------------------------------------------------------------ launching */
+
+/* Takes pages for what was granted and describes the row to the device. */
+static void launch_row(struct pass *p, struct flight *f, uint32_t at)
+{
+    struct running *r = p->row_of[at];
+    const sc_batch *batch = &f->device.batch;
     const int32_t *block = batch->block;
-    uint32_t to = (uint32_t)block[batch->at_end + row];
+    uint32_t to = (uint32_t)block[batch->at_end + at], page = to / p->o->page;
+    struct device_row *row = &f->device.rows[at];
     for (uint32_t pages = pages_for(p, to); r->page_count < pages; r->page_count++)
         r->pages[r->page_count] = page_ids_take(&p->ids);
-    struct served_row *out = &p->served[row];
-    *out = (struct served_row){.tokens = p->workload->requests[r->request].tokens,
-        .from = r->len, .to = to, .decode = block[batch->at_decode + row] == 1,
-        .source = block[batch->at_source + row], .dest = block[batch->at_dest + row],
-        .pages = r->pages, .save_first = *save};
-    for (uint32_t i = 0; i < batch->save_count; i++)
-        if (block[batch->at_save_row + i] == (int32_t)row)
-            p->saves[(*save)++] = (struct served_save){
-                (uint32_t)block[batch->at_save_position + i], block[batch->at_save_slot + i]};
-    out->save_count = *save - out->save_first;
-    if (r->witness)
-        out->hidden_out = witness_hidden(p->o->witnesses, r->witness, r->len, to);
-    if (to >= p->workload->requests[r->request].prompt_len)
-        out->logits_out = r->logits;
-}
-
-/* Processor time of the whole process. */
-static uint64_t cpu_ns(void)
-{
-    struct rusage usage;
-    if (getrusage(RUSAGE_SELF, &usage))
-        return 0;
-    return (uint64_t)(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) * 1000000000u +
-        (uint64_t)(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec) * 1000u;
-}
-
-static void forward(struct pass *p, const sc_batch *batch)
-{
-    uint32_t save = 0, tokens = 0;
-    for (uint32_t row = 0; row < p->row_count; row++) {
-        serve_row(p, batch, row, &save);
-        tokens += p->served[row].to - p->served[row].from;
-    }
-    struct served_forward run = {.rows = p->served, .row_count = p->row_count, .saves = p->saves,
-        .pool = p->pool, .kv = &p->kv, .threads = p->o->threads};
+    *row = (struct device_row){.sequence = &r->sequence, .first = {-1, -1}, .last = {-1, -1},
+        .wants_hidden = r->witness != NULL, .wants_state = r->witness && p->o->late_stop};
     if (p->o->model) {
-        uint64_t begin = sc_clock_now_ns(), cpu_begin = cpu_ns();
-        served_run(p->o->model, &run);
-        p->result->compute_ns += sc_clock_now_ns() - begin;
-        p->result->cpu_ns += cpu_ns() - cpu_begin;
+        row->pages = bench_alloc(pages_for(p, to), sizeof *row->pages);
+        memcpy(row->pages, r->pages, pages_for(p, to) * sizeof *row->pages);
     }
+    if (r->tail_page >= 0)
+        row->first = (struct page_copy){r->tail_page, r->pages[r->len / p->o->page]};
+    r->tail_page = -1;
+    struct flight_row *row_out = &f->rows[at];
+    *row_out = (struct flight_row){.r = r, .tail_page = -1};
+    if (block[batch->at_freeze + at] == 2 && p->ids.free_count > 0) {
+        row_out->tail_page = r->pages[page];
+        r->pages[page] = page_ids_take(&p->ids);
+        row->last = (struct page_copy){row_out->tail_page, r->pages[page]};
+    }
+    uint32_t drafts = (uint32_t)block[batch->at_draft_count + at];
+    row_out->draft_count = drafts;
+    row_out->certain = (uint32_t)(block[batch->at_query_start_loc + at + 1] -
+        block[batch->at_query_start_loc + at]) - drafts;
+    row_out->span = to - r->issued_max;
+    p->result->rows_overlapped += r->flights > 0;
+    p->result->rows_uncertain += r->issued_len != r->issued_max;
+    p->result->draft_rows += drafts > 0;
+    if (r->witness && r->flights > 0)
+        r->witness->flags |= WITNESS_OVERLAPPED;
+    r->flights++;
+    r->issued_len += row_out->certain;
+    r->issued_max = to;
+}
+
+static void launch(struct pass *p)
+{
+    struct flight *f =
+        &p->flights[(p->flight_first + p->flight_count) % p->o->in_flight];
+    f->number = ++p->step;
+    f->row_count = p->row_count;
+    uint64_t begin = sc_clock_now_ns();
+    bench_must(sc_step_plan(p->cache, f->number, p->rows, p->row_count, p->now_ns,
+        &f->device.batch, p->each), "sc_step_plan");
+    p->result->library_ns += sc_clock_now_ns() - begin;
+    for (uint32_t at = 0; at < p->row_count; at++) {
+        bench_must(p->each[at], "sc_step_plan, a row");
+        launch_row(p, f, at);
+    }
+    uint32_t tokens = f->device.batch.token_count;
+    p->device_free_ns = p->now_ns > p->device_free_ns ? p->now_ns : p->device_free_ns;
+    p->device_free_ns += p->o->step_ns + p->o->token_ns * tokens;
+    f->done_ns = p->device_free_ns;
     p->result->computed_tokens += tokens;
     p->result->rows += p->row_count;
     p->result->steps++;
-    p->now_ns += p->o->step_ns + p->o->token_ns * tokens;
+    p->result->steps_overlapped += p->flight_count > 0;
+    p->flight_count++;
+    device_launch(&p->device, &f->device);
 }
 
-static void commit(struct pass *p)
-{
-    for (uint32_t row = 0; row < p->row_count; row++) {
-        const struct running *r = &p->running[p->row_of[row]];
-        uint32_t first = r->len / p->o->page, last = p->served[row].to / p->o->page;
-        p->results[row] = (sc_result){r->lease, p->served[row].to, r->pages + first, last - first};
-    }
-    uint64_t begin = sc_clock_now_ns();
-    bench_must(sc_step_commit(p->cache, p->step, p->results, p->row_count, p->each),
-        "sc_step_commit");
-    p->result->library_ns += sc_clock_now_ns() - begin;
-    for (uint32_t row = 0; row < p->row_count; row++) {
-        for (uint32_t i = 0; i < p->results[row].kv_count; i++)
-            page_ids_hand_in(&p->ids, p->results[row].kv_ids[i]);
-        p->running[p->row_of[row]].len = p->served[row].to;
-    }
-}
+/* ----------------------------------------------------------------------------------- collecting */
 
-/* ------------------------------------------------------------------------------------- sampling */
-
-/* Gumbel-max: noise that depends on seed, request and position alone, not on the batch. */
-static int32_t sample(const struct pass *p, const struct running *r, uint32_t position)
-{
-    uint64_t seed = sc_mix64(sc_mix64(p->o->seed + r->request) + position);
-    if (!p->o->model)
-        return (int32_t)(seed % p->workload->vocab);
-    uint32_t vocab = p->o->model->options.vocab, best = 0;
-    float best_score = -INFINITY;
-    for (uint32_t i = 0; i < vocab; i++) {
-        double unit = ((double)(sc_mix64(seed + i) >> 11) + 0.5) * 0x1p-53;
-        float score = r->logits[i] - p->o->temperature * (float)log(-log(unit));
-        if (score > best_score) {
-            best_score = score;
-            best = i;
-        }
-    }
-    return (int32_t)best;
-}
-
-/* What follows a committed row: the next token, or the end. True if the request is over. The last
- * token is computed, too, so that a follow-up finds its state. */
-static bool go_on(struct pass *p, struct running *r)
+/* What the row has sampled is the request's text, up to its end. */
+static void take_text(struct pass *p, struct running *r, uint32_t len)
 {
     struct bench_request *request = &p->workload->requests[r->request];
-    uint32_t total = request->prompt_len + request->output_len;
-    if (r->len < request->prompt_len)
-        return false;
-    if (r->witness && p->o->model)
-        witness_logits(p->o->witnesses, r->witness, r->len, r->logits);
-    if (r->len == total)
-        return true;
-    if (request->known == r->len)
-        request->tokens[request->known++] = sample(p, r, r->len);
-    bench_must(sc_lease_append(p->cache, r->lease, request->tokens + r->token_count, 1),
-        "sc_lease_append");
-    r->token_count++;
-    return false;
+    uint32_t known = len < r->prompt_len ? request->known : len + 1 < r->total ? len + 1
+        : r->total;
+    for (; request->known < known; request->known++)
+        request->tokens[request->known] = r->sequence.text[request->known];
 }
 
-static void after_step(struct pass *p)
+/* Adds tokens to the lease up to `count`. */
+static void append(struct pass *p, struct running *r, uint32_t count)
 {
-    for (uint32_t at = 0; at < p->running_count; at++) {
-        struct running *r = &p->running[at];
-        if (r->row != UINT32_MAX && !p->served[r->row].decode &&
-            r->len >= p->workload->requests[r->request].prompt_len)
-            adopt(p, r); /* others may have computed the same prompt meanwhile */
+    if (count <= r->token_count)
+        return;
+    bench_must(sc_lease_append(p->cache, r->lease, request_of(p, r)->tokens + r->token_count,
+        count - r->token_count), "sc_lease_append");
+    r->token_count = count;
+}
+
+/* Tokens and KV ids that the row brings. Ids go to `p->kv_ids` from `*id_count` on. */
+static void result_of(struct pass *p, const struct flight *f, uint32_t at, uint32_t *id_count)
+{
+    struct running *r = f->rows[at].r;
+    const struct device_row *row = &f->device.rows[at];
+    int32_t *ids = p->kv_ids + *id_count;
+    p->results[at] = (sc_result){.lease = r->lease, .len = row->len, .kv_ids = ids};
+    if (r->released) { /* behind the end: nothing of it is kept, its pages are still ours */
+        p->result->rows_late++;
+        return;
     }
-    drain(p);
-    for (uint32_t at = p->running_count; at-- > 0;)
-        if (p->running[at].row != UINT32_MAX && go_on(p, &p->running[at]))
-            finish(p, at);
+    take_text(p, r, row->len);
+    append(p, r, row->len);
+    uint32_t first = r->len / p->o->page, count = row->len / p->o->page - first;
+    memcpy(ids, r->pages + first, count * sizeof *ids);
+    if (f->rows[at].tail_page >= 0) {
+        ids[count++] = f->rows[at].tail_page;
+        p->result->tails_handed++;
+    }
+    p->results[at].kv_count = count;
+    *id_count += count;
+}
+
+static void commit(struct pass *p, const struct flight *f)
+{
+    uint32_t id_count = 0, room = 0;
+    for (uint32_t at = 0; at < f->row_count; at++)
+        room += (f->device.rows[at].len - f->device.rows[at].from) / p->o->page + 2;
+    p->kv_ids = bench_grow(p->kv_ids, &p->kv_ids_cap, room, sizeof *p->kv_ids);
+    for (uint32_t at = 0; at < f->row_count; at++)
+        result_of(p, f, at, &id_count);
+    uint64_t begin = sc_clock_now_ns();
+    bench_must(sc_step_commit(p->cache, f->number, p->results, f->row_count, p->each),
+        "sc_step_commit");
+    p->result->library_ns += sc_clock_now_ns() - begin;
+    for (uint32_t i = 0; i < id_count; i++)
+        page_ids_hand_in(&p->ids, p->kv_ids[i]);
+    p->result->compute_ns += f->device.compute_ns;
+    p->result->cpu_ns += f->device.cpu_ns;
+}
+
+static void witness_row(struct pass *p, struct running *r, const struct device_row *row)
+{
+    size_t width = p->o->model->options.hidden, vocab = p->o->model->options.vocab;
+    memcpy(witness_hidden(p->o->witnesses, r->witness, row->from, row->len), row->hidden,
+        (row->len - row->from) * width * sizeof *row->hidden);
+    for (uint32_t i = 0; i < row->logits_count; i++)
+        witness_logits(p->o->witnesses, r->witness, row->len - row->logits_count + i + 1,
+            row->logits + i * vocab);
+    if (row->accepted > 0)
+        r->witness->flags |= WITNESS_DRAFTED;
+}
+
+/* The row is committed: the request is as long as it turned out. */
+static void take_row(struct pass *p, const struct flight_row *out, struct device_row *row)
+{
+    struct running *r = out->r;
+    bool prefill = r->len < r->prompt_len;
+    r->flights--;
+    if (r->released)
+        return;
+    p->result->drafts += out->draft_count;
+    p->result->drafts_accepted += row->accepted;
+    if (r->witness)
+        witness_row(p, r, row);
+    free(r->end_state);
+    r->end_state = row->state;
+    row->state = NULL;
+    if (row->logits)
+        memcpy(r->logits, row->logits + (row->logits_count - 1) * (size_t)p->sampler.vocab,
+            p->sampler.vocab * sizeof *r->logits);
+    /* What is issued behind it begins where it really ended. */
+    r->issued_len = row->len + (r->issued_len - r->len - out->certain);
+    r->issued_max = row->len + (r->issued_max - r->len - out->span);
+    r->len = row->len;
+    if (prefill && r->len >= r->prompt_len)
+        pass_adopt(p, r); /* others may have computed the same prompt meanwhile */
+}
+
+static bool has_to_go(const struct pass *p, const struct running *r)
+{
+    uint64_t coin = sc_mix64(sc_mix64(p->o->seed + 0x9e0 + r->request) + p->step);
+    return (double)(coin >> 11) * 0x1p-53 < p->o->preempt;
+}
+
+/* What follows a committed row: the next token, or the end. The last token is computed, too, so
+ * that a follow-up finds its state. */
+static void go_on(struct pass *p, struct running *r)
+{
+    if (r->released) {
+        if (r->flights == 0)
+            pass_drained(p, r);
+        return;
+    }
+    if (r->len == r->total) {
+        pass_finish(p, r);
+        return;
+    }
+    if (r->len == r->fork_at)
+        pass_fork(p, r);
+    if (r->len >= r->prompt_len)
+        append(p, r, r->len + 1);
+    r->stopping |= has_to_go(p, r);
+    if (r->stopping && r->flights == 0)
+        pass_preempt(p, r, true);
+}
+
+static void collect(struct pass *p)
+{
+    struct flight *f = &p->flights[p->flight_first];
+    device_wait(&p->device, &f->device);
+    p->now_ns = f->done_ns > p->now_ns ? f->done_ns : p->now_ns;
+    p->flight_first = (p->flight_first + 1) % p->o->in_flight;
+    p->flight_count--;
+    commit(p, f);
+    for (uint32_t at = 0; at < f->row_count; at++)
+        take_row(p, &f->rows[at], &f->device.rows[at]);
+    pass_drain(p);
+    for (uint32_t at = 0; at < f->row_count; at++)
+        go_on(p, f->rows[at].r);
+    device_step_clear(&f->device);
     sc_pool_info info;
     bench_must(sc_pool_info_get(p->pool, &info), "sc_pool_info_get");
     if (info.slot_count - info.free_count > p->result->slots_peak)
         p->result->slots_peak = info.slot_count - info.free_count;
-    if (p->o->verify_every && p->result->steps % p->o->verify_every == 0)
+    if (p->o->verify_every && f->number % p->o->verify_every == 0)
         bench_must(sc_cache_verify(p->cache), "sc_cache_verify");
+}
+
+/* Nothing runs, and nothing can: the youngest has to go. */
+static void make_way(struct pass *p)
+{
+    if (p->running_count == 1)
+        bench_fail(BENCH_USAGE, "%u KV pages of %u tokens are too few to serve one request",
+            p->o->kv_pages, p->o->page);
+    pass_preempt(p, p->running[p->running_count - 1], false);
 }
 
 static void step(struct pass *p)
 {
-    sc_batch batch;
     build(p);
-    if (p->row_count == 0) {
-        preempt(p);
+    if (p->row_count > 0)
+        launch(p);
+    if (p->row_count > 0 && p->flight_count < p->o->in_flight)
         return;
-    }
-    uint64_t begin = sc_clock_now_ns();
-    bench_must(sc_step_plan(p->cache, ++p->step, p->rows, p->row_count, p->now_ns, &batch,
-        p->each), "sc_step_plan");
-    p->result->library_ns += sc_clock_now_ns() - begin;
-    for (uint32_t row = 0; row < p->row_count; row++)
-        bench_must(p->each[row], "sc_step_plan, a row");
-    forward(p, &batch);
-    commit(p);
-    after_step(p);
+    if (p->flight_count > 0)
+        collect(p);
+    else
+        make_way(p);
 }
 
 /* ----------------------------------------------------------------------------------- whole pass */
@@ -584,14 +443,17 @@ static void open_cache(struct pass *p)
     sc_cache_options options = SC_CACHE_OPTIONS_INIT;
     options.pool = p->pool;
     options.page_tokens = p->o->page;
-    options.row_max = p->o->running_max;
-    options.save_max = 8 * p->o->running_max;
-    options.lease_max = p->o->running_max;
-    options.lease_token_max = workload_longest(p->workload);
+    options.row_max = p->row_max;
+    options.save_max = 8 * p->row_max * (1 + p->o->drafts);
+    options.lease_max = 2 * p->row_max; /* those that drain, too */
+    options.lease_token_max = workload_longest(p->workload) + p->slack + 1;
     options.save_flags = p->o->save_flags;
     options.decode_interval = p->o->decode_interval;
     options.path_snapshots_max = p->o->path_snapshots_max;
     options.keep_cuts = p->o->keep_cuts;
+    options.depth_max = p->o->in_flight;
+    options.draft_max = p->o->drafts;
+    options.tails = p->o->tails;
     bench_must(sc_cache_create(&options, &p->cache), "sc_cache_create");
     bench_must(sc_namespace_open(p->cache, NULL, 0, 0, &p->ns), "sc_namespace_open");
     bench_must(sc_schema_grid(p->o->schema, p->o->page, &p->grid), "sc_schema_grid");
@@ -602,21 +464,41 @@ static void open_cache(struct pass *p)
 
 static void open_arrays(struct pass *p)
 {
-    size_t requests = p->workload->request_count, rows = p->o->running_max;
-    p->queue = bench_alloc(requests, sizeof *p->queue);
-    p->first_next = bench_alloc(requests, sizeof *p->first_next);
-    p->next_next = bench_alloc(requests, sizeof *p->next_next);
-    memset(p->first_next, 0xff, requests * sizeof *p->first_next);
+    size_t requests = p->workload->request_count, rows = p->row_max;
     p->ordered = bench_alloc(requests, sizeof *p->ordered);
     p->result->order = bench_alloc(requests, sizeof *p->result->order);
-    p->running = bench_alloc(rows, sizeof *p->running);
+    p->first_fork = bench_alloc(requests, sizeof *p->first_fork);
+    p->next_fork = bench_alloc(requests, sizeof *p->next_fork);
+    memset(p->first_fork, 0xff, requests * sizeof *p->first_fork);
+    for (size_t i = requests; i-- > 0;) {
+        int32_t parent = p->workload->requests[i].fork_of;
+        if (parent < 0)
+            continue;
+        p->next_fork[i] = p->first_fork[parent];
+        p->first_fork[parent] = (int32_t)i;
+    }
+    p->forked = bench_alloc(requests, sizeof *p->forked);
+    p->kept_len = bench_alloc(requests, sizeof *p->kept_len);
+    p->running = bench_alloc(rows, sizeof(struct running *));
     p->rows = bench_alloc(rows, sizeof *p->rows);
-    p->row_of = bench_alloc(rows, sizeof *p->row_of);
+    p->row_of = bench_alloc(rows, sizeof(struct running *));
     p->each = bench_alloc(rows, sizeof *p->each);
     p->results = bench_alloc(rows, sizeof *p->results);
-    p->served = bench_alloc(rows, sizeof *p->served);
-    p->saves = bench_alloc(8 * rows, sizeof *p->saves);
+    p->parents = bench_alloc(rows * p->o->drafts, sizeof *p->parents);
     p->points = bench_alloc(rows, sizeof *p->points);
+    for (uint32_t i = 0; i < p->o->in_flight; i++) {
+        p->flights[i].rows = bench_alloc(rows, sizeof *p->flights[i].rows);
+        p->flights[i].device.rows = bench_alloc(rows, sizeof *p->flights[i].device.rows);
+    }
+}
+
+static void open_device(struct pass *p)
+{
+    p->sampler = (struct sampler){p->o->model, p->workload->vocab, p->o->temperature, p->o->seed};
+    struct device_options options = {.sampler = p->sampler, .pool = p->pool, .kv = &p->kv,
+        .threads = p->o->threads, .depth = p->o->in_flight, .row_max = p->row_max,
+        .draft_accept = p->o->draft_accept};
+    device_open(&p->device, &options);
 }
 
 /* Reads the counts, then empties the cache: every id must come back. */
@@ -637,7 +519,7 @@ static void close_cache(struct pass *p)
         p->ids.cached;
     result->kv_left = p->ids.cached;
     bench_must(sc_namespace_close(p->cache, p->ns), "sc_namespace_close");
-    drain(p);
+    pass_drain(p);
     result->id_faults += p->ids.faults + p->ids.cached + p->ids.ours;
     result->kv_peak = p->ids.peak;
     result->kv_pages = p->o->kv_pages;
@@ -648,10 +530,15 @@ static void close_cache(struct pass *p)
 
 static void close_arrays(struct pass *p)
 {
-    void *owned[] = {p->queue, p->first_next, p->next_next, p->running, p->rows, p->row_of,
-        p->each, p->results, p->served, p->saves, p->points, p->ordered};
+    void *owned[] = {p->running, p->rows, p->row_of, p->each, p->results, p->parents, p->points,
+        p->ordered, p->first_fork, p->next_fork, p->forked, p->kept_len, p->kv_ids};
     for (size_t i = 0; i < sizeof owned / sizeof *owned; i++)
         free(owned[i]);
+    for (uint32_t i = 0; i < p->o->in_flight; i++) {
+        free(p->flights[i].rows);
+        free(p->flights[i].device.rows);
+    }
+    arrivals_deinit(&p->arrivals);
     page_ids_deinit(&p->ids);
     paged_kv_deinit(&p->kv);
 }
@@ -664,19 +551,23 @@ void pass_run(struct workload *workload, const struct pass_options *options,
     memset(result, 0, sizeof *result);
     sc_prng_seed(&pass.sabotage, sc_mix64(options->sabotage_seed + 0x5ab));
     pass.sabotage_from = sc_prng_below(&pass.sabotage, workload->request_count / 2 + 1);
+    pass.slack = options->late_stop ? options->in_flight * (1 + options->drafts) : 0;
+    pass.row_max = options->fork ? 3 * options->running_max : options->running_max;
     open_cache(&pass);
     open_arrays(&pass);
-    queue_fill(&pass);
+    open_device(&pass);
+    arrivals_init(&pass.arrivals, workload, options->speed);
     bench_progress_start(&progress, options->label);
     uint64_t begin = sc_clock_now_ns();
-    while (pass.queue_count > 0 || pass.running_count > 0) {
-        admit_all(&pass);
+    while (pass.arrivals.count + pass.running_count + pass.flight_count > 0) {
+        pass_admit_all(&pass);
         step(&pass);
         bench_progress_show(&progress, result->requests, workload->request_count);
     }
     result->wall_ns = sc_clock_now_ns() - begin;
     result->virtual_ns = pass.now_ns;
     bench_progress_end(&progress);
+    device_close(&pass.device);
     close_cache(&pass);
     close_arrays(&pass);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A plain scheduler that embeds the library as an engine would: continuous batches, chunked prefill
  * within a token budget, decode of the tokens that each request wants, pages and slots from fixed
- * pools. */
+ * pools; and, asked to, with steps in flight, drafts, forks and preemption. */
 #ifndef BENCH_SCHEDULER_H
 #define BENCH_SCHEDULER_H
 
@@ -11,6 +11,8 @@
 #include "witness.h"
 #include "workload.h"
 
+enum { IN_FLIGHT_MAX = 3, DRAFTS_MAX = 16 };
+
 struct pass_options {
     const char *label;           /* of the progress bar */
     const sc_schema *schema;
@@ -19,9 +21,16 @@ struct pass_options {
     uint32_t save_flags;         /* SC_SAVE_; 0: nothing is ever resumed (the cold pass) */
     bool save_points;            /* save at the workload's end points */
     uint32_t decode_interval, path_snapshots_max;
-    bool keep_cuts;
+    bool keep_cuts, tails;
     uint32_t running_max;        /* requests in a batch */
     uint32_t budget;             /* tokens of a step; 0: no limit */
+    uint32_t in_flight;          /* steps, 1 .. IN_FLIGHT_MAX */
+    uint32_t drafts;             /* of a decode row, at most DRAFTS_MAX; 0: none */
+    bool draft_tree;             /* not each behind the one before */
+    double draft_accept;         /* how often the drafter is right */
+    bool late_stop;              /* where a text ends is seen in the results alone */
+    double preempt;              /* of a request's steps, those after which it has to go */
+    bool fork;                   /* forks of the workload are forked, not served alone */
     uint32_t threads;
     uint64_t step_ns, token_ns;  /* virtual time of a step, and of each of its tokens */
     double speed;                /* arrivals come this much faster than the workload says */
@@ -41,7 +50,20 @@ struct pass_options {
 struct pass_result {
     uint64_t requests, prompt_tokens, output_tokens, hit_tokens, computed_tokens;
     uint64_t resumed_at[AT_COUNT];
-    uint64_t admitted, preempted, steps, rows, waits;
+    uint64_t admitted, steps, rows, waits;
+    uint64_t steps_overlapped;   /* launched while another was out */
+    uint64_t rows_overlapped;    /* planned while a row of the same request was out */
+    uint64_t rows_late;          /* behind the end of the text: discarded */
+    uint64_t drafts, drafts_accepted, draft_rows, rows_uncertain; /* planned behind drafts */
+    uint64_t preempted;          /* for want of pages, */
+    uint64_t preempted_by_coin;  /* and by the coin */
+    uint64_t readmitted, readmitted_hits, readmitted_whole; /* resumed; all that they had */
+    uint64_t forks, forked, forks_refused; /* calls, children; requests served alone instead */
+    uint64_t forked_tokens;      /* that forks did not have to compute */
+    uint64_t tails_resumed, tails_handed;  /* hits inside a page; partial pages given to tails */
+    uint64_t tenant_hits;        /* of what only another tenant had computed, */
+    uint64_t tenant_leaks;       /* and of those, beyond the common prompt */
+    uint64_t guessed, guessed_right; /* texts with a guess; that are what was guessed */
     uint64_t compute_ns, cpu_ns; /* of forwards: elapsed, and of all threads */
     uint64_t library_ns, wall_ns, virtual_ns;
     uint64_t lookup_differs;     /* sc_cache_lookup and acquire disagreed */

@@ -2,30 +2,31 @@
 /* One forward of the served model.
  *
  * The rows are dealt out among threads; each runs the whole model on its rows with activations of
- * its own. Within a thread rows are packed decode first, since the library has one call for all
- * decode rows and one for all prefill rows of a layer:
+ * its own. Within a thread rows are packed by form, since the library has one call for all rows of
+ * a form:
  *
- *   packed tokens   [ d0 d1 d2 | p0 p0 p0 p0 | p1 p1 ... ]
- *                     decode     prefill, row_start[] counts from here
+ *   packed tokens   [ d0 d1 d2 | v0 v0 v0 v1 v1 | p0 p0 p0 p0 | p1 p1 ... ]
+ *                     decode     verify           prefill
+ *                                '-- row_start[] counts from here
  *
- * States are read at `source` and written at `dest` and at the saves' slots, in the pool. */
+ * States are read at `source` and written at `dest` and at the saves' slots, in the pool. Verify
+ * rows write nothing but their tapes (served_verify.c). */
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "bench_common.h"
 #include "dense.h"
-#include "served_model.h"
+#include "served_parts.h"
 
 /* Rows of one thread, packed. */
 struct lane {
     const struct served_model *model;
     const struct served_forward *forward;
-    const struct served_row **rows; /* [row_count], decode first */
-    uint32_t row_count, decode_count, prefill_count, token_count, save_count;
+    const struct served_row **rows; /* [row_count]: decode, verify, prefill */
+    uint32_t row_count, decode_count, verify_count, prefill_count, token_count, save_count;
     int32_t *ints;                  /* one block: the arrays below */
     int32_t *source, *dest;         /* [row_count] */
-    int32_t *row_start, *position;  /* of prefill rows */
+    int32_t *row_start, *position;  /* of verify and prefill rows */
     int32_t *save_row, *save_position, *save_slot;
     uint32_t *first;                /* [row_count] first packed token */
     float *floats;                  /* one block: the arrays below, a row a token */
@@ -36,23 +37,25 @@ struct lane {
     float *score;
 };
 
-static sc_devptr dev(const void *pointer)
+/* Rows of one form among those that are not decode rows. */
+struct group {
+    uint32_t first, count;
+};
+
+static struct group verified(const struct lane *lane)
 {
-    return (sc_devptr)(uintptr_t)pointer;
+    return (struct group){0, lane->verify_count};
 }
 
-static sc_k_slots view(const struct lane *lane, uint32_t layer, sc_part_kind kind, uint32_t index)
+static struct group prefilled(const struct lane *lane)
 {
-    sc_layer_view view;
-    sc_pool_info info;
-    bench_must(sc_pool_layer_view(lane->forward->pool, layer, kind, index, &view),
-        "sc_pool_layer_view");
-    bench_must(sc_pool_info_get(lane->forward->pool, &info), "sc_pool_info_get");
-    return (sc_k_slots){view.base, view.slot_stride, view.dtype, info.slot_count + 1};
+    return (struct group){lane->verify_count, lane->prefill_count};
 }
 
-static sc_k_saves saves(const struct lane *lane)
+static sc_k_saves saves(const struct lane *lane, struct group group)
 {
+    if (group.first < lane->verify_count)
+        return (sc_k_saves){0};
     return (sc_k_saves){dev(lane->save_row), dev(lane->save_position), dev(lane->save_slot),
         lane->save_count};
 }
@@ -65,7 +68,7 @@ static void pack_ints(struct lane *lane)
     for (uint32_t r = 0; r < lane->row_count; r++) {
         const struct served_row *row = lane->rows[r];
         lane->source[r] = row->source;
-        lane->dest[r] = row->dest;
+        lane->dest[r] = row->tape ? 0 : row->dest;
         lane->first[r] = lane->token_count;
         lane->token_count += row->to - row->from;
         if (row->decode) {
@@ -76,9 +79,9 @@ static void pack_ints(struct lane *lane)
         lane->row_start[p] = (int32_t)(lane->first[r] - decoded);
         lane->row_start[p + 1] = (int32_t)(lane->token_count - decoded);
         lane->position[p] = (int32_t)row->from;
-        for (uint32_t i = 0; i < row->save_count; i++) {
+        for (uint32_t i = 0; !row->tape && i < row->save_count; i++) {
             const struct served_save *save = &lane->forward->saves[row->save_first + i];
-            lane->save_row[lane->save_count] = (int32_t)p;
+            lane->save_row[lane->save_count] = (int32_t)(p - lane->verify_count);
             lane->save_position[lane->save_count] = (int32_t)save->position;
             lane->save_slot[lane->save_count++] = save->slot;
         }
@@ -124,11 +127,12 @@ static void lane_open(struct lane *lane)
     for (uint32_t r = 0; r < lane->row_count; r++) {
         const struct served_row *row = lane->rows[r];
         tokens += row->to - row->from;
-        saved += row->decode ? 0 : row->save_count;
+        saved += row->decode || row->tape ? 0 : row->save_count;
         longest = row->to > longest ? row->to : longest;
         lane->decode_count += row->decode;
+        lane->verify_count += row->tape != NULL;
     }
-    lane->prefill_count = lane->row_count - lane->decode_count;
+    lane->prefill_count = lane->row_count - lane->decode_count - lane->verify_count;
     lane_arrays(lane, tokens, saved, longest);
     pack_ints(lane);
 }
@@ -144,7 +148,23 @@ static void lane_close(struct lane *lane)
 
 /* --------------------------------------------------------------------------------- linear mixer */
 
-/* lane->t1 (raw q k v) to lane->mixed: decode rows and prefill rows. */
+/* The conv over the rows of one group. */
+static void run_conv_group(struct lane *lane, const sc_k_conv_prefill_params *part,
+    struct group group)
+{
+    sc_k_conv_prefill_params p = *part;
+    if (group.count == 0)
+        return;
+    p.row_count = group.count;
+    p.row_start = dev(lane->row_start + group.first);
+    p.position = dev(lane->position + group.first);
+    p.source = dev(lane->source + lane->decode_count + group.first);
+    p.dest = dev(lane->dest + lane->decode_count + group.first);
+    p.saves = saves(lane, group);
+    bench_must(sc_k_conv_prefill(NULL, &p, NULL), "sc_k_conv_prefill");
+}
+
+/* lane->t1 (raw q k v) to lane->mixed. */
 static void run_conv(struct lane *lane, uint32_t index, const struct served_layer *layer)
 {
     const struct served_model *m = lane->model;
@@ -152,7 +172,7 @@ static void run_conv(struct lane *lane, uint32_t index, const struct served_laye
         uint32_t first, channels = served_conv_part(m, part, &first);
         const float *x = lane->t1 + first, *weight = layer->conv + (size_t)first * CONV_WIDTH;
         float *y = lane->mixed + first;
-        sc_k_slots window = view(lane, index, SC_PART_CONV, part);
+        sc_k_slots window = served_slots(lane->forward->pool, index, SC_PART_CONV, part);
         if (lane->decode_count > 0) {
             sc_k_conv_update_params p = {.x = dev(x), .y = dev(y), .x_stride = m->channels,
                 .y_stride = m->channels, .dtype = SC_DTYPE_F32, .weight = dev(weight),
@@ -161,34 +181,15 @@ static void run_conv(struct lane *lane, uint32_t index, const struct served_laye
                 .source = dev(lane->source), .dest = dev(lane->dest), .window = window};
             bench_must(sc_k_conv_update(NULL, &p, NULL), "sc_k_conv_update");
         }
-        if (lane->prefill_count > 0) {
-            size_t skip = (size_t)lane->decode_count * m->channels;
-            sc_k_conv_prefill_params p = {.x = dev(x + skip), .y = dev(y + skip),
-                .x_stride = m->channels, .y_stride = m->channels, .dtype = SC_DTYPE_F32,
-                .weight = dev(weight), .weight_dtype = SC_DTYPE_F32, .act = SC_K_ACT_SILU,
-                .channels = channels, .width = CONV_WIDTH,
-                .token_count = lane->token_count - lane->decode_count,
-                .row_count = lane->prefill_count, .row_start = dev(lane->row_start),
-                .position = dev(lane->position), .source = dev(lane->source + lane->decode_count),
-                .dest = dev(lane->dest + lane->decode_count), .saves = saves(lane),
-                .window = window};
-            bench_must(sc_k_conv_prefill(NULL, &p, NULL), "sc_k_conv_prefill");
-        }
+        size_t skip = (size_t)lane->decode_count * m->channels;
+        sc_k_conv_prefill_params p = {.x = dev(x + skip), .y = dev(y + skip),
+            .x_stride = m->channels, .y_stride = m->channels, .dtype = SC_DTYPE_F32,
+            .weight = dev(weight), .weight_dtype = SC_DTYPE_F32, .act = SC_K_ACT_SILU,
+            .channels = channels, .width = CONV_WIDTH,
+            .token_count = lane->token_count - lane->decode_count, .window = window};
+        run_conv_group(lane, &p, verified(lane));
+        run_conv_group(lane, &p, prefilled(lane));
     }
-}
-
-static sc_k_delta_shape delta_shape(const struct served_model *m)
-{
-    const struct served_options *o = &m->options;
-    return (sc_k_delta_shape){.kind = o->kind, .heads = o->heads, .v_heads = o->v_heads,
-        .k_dim = o->head_dim, .v_dim = o->head_dim, .qk_l2norm = true};
-}
-
-static sc_k_gate_weights gate_weights(const struct served_model *m,
-    const struct served_layer *layer)
-{
-    return (sc_k_gate_weights){.gate = m->gate, .a_log = dev(layer->a_log),
-        .dt_bias = dev(layer->dt_bias), .dt_bias_dtype = SC_DTYPE_F32, .lower_bound = -5.0f};
 }
 
 /* The recurrent form of the decode rows, gates included. */
@@ -197,7 +198,7 @@ static void run_decode(struct lane *lane, sc_k_slots state, const struct served_
     const struct served_model *m = lane->model;
     sc_k_delta_decode_params p = {.qkv = dev(lane->mixed), .o = dev(lane->out),
         .dtype = SC_DTYPE_F32, .a = dev(lane->decay), .b = dev(lane->beta),
-        .weights = gate_weights(m, layer), .shape = delta_shape(m),
+        .weights = served_gate_weights(m, layer), .shape = served_delta_shape(m),
         .row_count = lane->decode_count, .source = dev(lane->source), .dest = dev(lane->dest),
         .state = state};
     bench_must(sc_k_delta_decode(NULL, &p, NULL), "sc_k_delta_decode");
@@ -215,7 +216,20 @@ static void reserve_scratch(struct lane *lane, uint64_t bytes)
 }
 
 /* The chunk form of the prefill rows. */
-static void run_chunk(struct lane *lane, sc_k_slots state, const struct served_layer *layer)
+static void run_chunk(struct lane *lane, sc_k_delta_params *p)
+{
+    uint64_t bytes = 0;
+    p->saves = saves(lane, prefilled(lane));
+    p->chunk = lane->model->options.chunk;
+    bench_must(sc_k_delta_chunk_scratch(NULL, p, &bytes), "sc_k_delta_chunk_scratch");
+    reserve_scratch(lane, bytes);
+    p->scratch = dev(lane->scratch);
+    p->scratch_bytes = lane->scratch_bytes;
+    bench_must(sc_k_delta_chunk(NULL, p, NULL), "sc_k_delta_chunk");
+}
+
+/* Verify rows and prefill rows: the gates of both, then each in its form. */
+static void run_packed(struct lane *lane, sc_k_slots state, const struct served_layer *layer)
 {
     const struct served_model *m = lane->model;
     const struct served_options *o = &m->options;
@@ -223,24 +237,41 @@ static void run_chunk(struct lane *lane, sc_k_slots state, const struct served_l
     uint32_t tokens = lane->token_count - lane->decode_count;
     sc_k_gates_params gates = {.a = dev(lane->decay + skip * m->decay_dim),
         .b = dev(lane->beta + skip * o->v_heads), .dtype = SC_DTYPE_F32,
-        .weights = gate_weights(m, layer), .token_count = tokens, .heads = o->v_heads,
+        .weights = served_gate_weights(m, layer), .token_count = tokens, .heads = o->v_heads,
         .dim = o->head_dim, .g = dev(lane->g), .beta = dev(lane->b)};
     bench_must(sc_k_gates(NULL, &gates, NULL), "sc_k_gates");
     const float *mixed = lane->mixed + skip * m->channels;
-    sc_k_delta_params p = {.q = dev(mixed), .k = dev(mixed + m->key_dim),
-        .v = dev(mixed + 2 * (size_t)m->key_dim), .o = dev(lane->out + skip * m->value_dim),
-        .q_stride = m->channels, .k_stride = m->channels, .v_stride = m->channels,
-        .dtype = SC_DTYPE_F32, .g = dev(lane->g), .beta = dev(lane->b), .shape = delta_shape(m),
-        .token_count = tokens, .row_count = lane->prefill_count,
-        .row_start = dev(lane->row_start), .position = dev(lane->position),
-        .source = dev(lane->source + skip), .dest = dev(lane->dest + skip),
-        .saves = saves(lane), .state = state, .chunk = o->chunk};
-    uint64_t bytes = 0;
-    bench_must(sc_k_delta_chunk_scratch(NULL, &p, &bytes), "sc_k_delta_chunk_scratch");
-    reserve_scratch(lane, bytes);
-    p.scratch = dev(lane->scratch);
-    p.scratch_bytes = lane->scratch_bytes;
-    bench_must(sc_k_delta_chunk(NULL, &p, NULL), "sc_k_delta_chunk");
+    const struct group groups[] = {verified(lane), prefilled(lane)};
+    for (int i = 0; i < 2; i++) {
+        sc_k_delta_params p = {.q = dev(mixed), .k = dev(mixed + m->key_dim),
+            .v = dev(mixed + 2 * (size_t)m->key_dim), .o = dev(lane->out + skip * m->value_dim),
+            .q_stride = m->channels, .k_stride = m->channels, .v_stride = m->channels,
+            .dtype = SC_DTYPE_F32, .g = dev(lane->g), .beta = dev(lane->b),
+            .shape = served_delta_shape(m), .token_count = tokens, .row_count = groups[i].count,
+            .row_start = dev(lane->row_start + groups[i].first),
+            .position = dev(lane->position + groups[i].first),
+            .source = dev(lane->source + skip + groups[i].first),
+            .dest = dev(lane->dest + skip + groups[i].first), .state = state};
+        if (groups[i].count > 0 && i == 0)
+            bench_must(sc_k_delta_recurrent(NULL, &p, NULL), "sc_k_delta_recurrent");
+        else if (groups[i].count > 0)
+            run_chunk(lane, &p);
+    }
+}
+
+/* `width` floats of each token of the verify rows, to their tapes: the next of what the layer
+ * leaves. */
+static void tape(struct lane *lane, uint32_t layer, uint32_t before, const float *from,
+    uint32_t width)
+{
+    for (uint32_t r = lane->decode_count; r < lane->decode_count + lane->verify_count; r++) {
+        const struct served_row *row = lane->rows[r];
+        size_t tokens = row->to - row->from, skip = before;
+        for (uint32_t i = 0; i < layer; i++)
+            skip += served_tape_layer_width(lane->model, i);
+        memcpy(row->tape->data + skip * tokens, from + (size_t)lane->first[r] * width,
+            tokens * width * sizeof *from);
+    }
 }
 
 static void run_linear(struct lane *lane, uint32_t index, const struct served_layer *layer)
@@ -252,12 +283,15 @@ static void run_linear(struct lane *lane, uint32_t index, const struct served_la
     dense_apply(lane->h, layer->decay, lane->decay, tokens, o->hidden, m->decay_dim);
     dense_apply(lane->h, layer->beta, lane->beta, tokens, o->hidden, o->v_heads);
     dense_apply(lane->h, layer->gate, lane->gate, tokens, o->hidden, m->value_dim);
+    tape(lane, index, 0, lane->t1, m->channels);
+    tape(lane, index, m->channels, lane->decay, m->decay_dim);
+    tape(lane, index, m->channels + m->decay_dim, lane->beta, o->v_heads);
     run_conv(lane, index, layer);
-    sc_k_slots state = view(lane, index, SC_PART_RECURRENT, 0);
+    sc_k_slots state = served_slots(lane->forward->pool, index, SC_PART_RECURRENT, 0);
     if (lane->decode_count > 0)
         run_decode(lane, state, layer);
-    if (lane->prefill_count > 0)
-        run_chunk(lane, state, layer);
+    if (lane->verify_count + lane->prefill_count > 0)
+        run_packed(lane, state, layer);
     sc_k_gated_rmsnorm_params norm = {.x = dev(lane->out), .z = dev(lane->gate),
         .y = dev(lane->out), .dtype = SC_DTYPE_F32, .weight = dev(layer->out_norm),
         .weight_dtype = SC_DTYPE_F32,
@@ -269,7 +303,8 @@ static void run_linear(struct lane *lane, uint32_t index, const struct served_la
 
 /* ------------------------------------------------------------------------------------ attention */
 
-/* Writes the row's new keys and values into their pages, then attends token by token. */
+/* Writes the row's new keys and values into their pages (a verify row's stay where they are), then
+ * attends token by token. */
 static void attend_row(struct lane *lane, const struct served_row *row, uint32_t first,
     uint32_t attention_layer)
 {
@@ -277,12 +312,16 @@ static void attend_row(struct lane *lane, const struct served_row *row, uint32_t
     const struct paged_kv *kv = lane->forward->kv;
     size_t width = m->attention_width, dim = m->options.attention_dim;
     for (uint32_t i = 0; i < row->to; i++) {
+        float *own = i < row->from ? NULL : lane->mixed + (first + i - row->from) * 2 * width;
+        if (own && row->tape) {
+            lane->context[i] = own;
+            continue;
+        }
         float *into = paged_kv_row(kv, attention_layer, row->pages[i / kv->page_tokens],
             i % kv->page_tokens);
         lane->context[i] = into;
-        if (i >= row->from)
-            memcpy(into, lane->mixed + (first + i - row->from) * 2 * width,
-                2 * width * sizeof *into);
+        if (own)
+            memcpy(into, own, 2 * width * sizeof *into);
     }
     for (uint32_t i = row->from; i < row->to; i++) {
         size_t at = (first + i - row->from) * width;
@@ -293,7 +332,7 @@ static void attend_row(struct lane *lane, const struct served_row *row, uint32_t
     }
 }
 
-static void run_attention(struct lane *lane, uint32_t attention_layer,
+static void run_attention(struct lane *lane, uint32_t index, uint32_t attention_layer,
     const struct served_layer *layer)
 {
     const struct served_model *m = lane->model;
@@ -307,6 +346,7 @@ static void run_attention(struct lane *lane, uint32_t attention_layer,
     for (size_t t = 0; t < tokens; t++)
         memcpy(lane->mixed + t * 2 * width + width, lane->out + t * width,
             width * sizeof *lane->out);
+    tape(lane, index, 0, lane->mixed, (uint32_t)(2 * width));
     for (uint32_t r = 0; r < lane->row_count; r++)
         attend_row(lane, lane->rows[r], lane->first[r], attention_layer);
     dense_apply(lane->out, layer->out, lane->t2, tokens, width, hidden);
@@ -335,14 +375,14 @@ static void lane_run(struct lane *lane)
         const struct served_row *row = lane->rows[r];
         for (uint32_t i = row->from; i < row->to; i++)
             memcpy(lane->x + (lane->first[r] + i - row->from) * hidden,
-                m->embedding + (uint32_t)row->tokens[i] % o->vocab * hidden,
+                m->embedding + (uint32_t)row->tokens[i - row->from] % o->vocab * hidden,
                 hidden * sizeof *lane->x);
     }
     for (uint32_t i = 0, attention = 0; i < o->layers; i++) {
         const struct served_layer *layer = &m->layers[i];
         dense_rmsnorm(lane->x, layer->norm, lane->h, tokens, hidden);
         if (layer->is_attention)
-            run_attention(lane, attention++, layer);
+            run_attention(lane, i, attention++, layer);
         else
             run_linear(lane, i, layer);
         dense_accumulate(lane->x, lane->t2, tokens * hidden);
@@ -356,8 +396,8 @@ static void lane_run(struct lane *lane)
         if (row->hidden_out)
             memcpy(row->hidden_out, from, count * hidden * sizeof *from);
         if (row->logits_out)
-            dense_apply(from + (count - 1) * hidden, m->head, row->logits_out, 1, hidden,
-                o->vocab);
+            dense_apply(from + (count - row->logits_count) * hidden, m->head, row->logits_out,
+                row->logits_count, hidden, o->vocab);
     }
 }
 
@@ -367,14 +407,20 @@ static void *lane_thread(void *lane)
     return NULL;
 }
 
-/* Deals rows out: each to the lane with the fewest tokens so far, decode rows before prefill. */
+/* Decode, verify, prefill: the order in a lane. */
+static int form(const struct served_row *row)
+{
+    return row->decode ? 0 : row->tape ? 1 : 2;
+}
+
+/* Deals rows out, form by form: each to the lane with the fewest tokens so far. */
 static uint32_t deal(const struct served_forward *forward, struct lane *lanes, uint32_t count)
 {
     uint32_t tokens[64] = {0};
-    for (int prefill = 0; prefill < 2; prefill++)
+    for (int wanted = 0; wanted < 3; wanted++)
         for (uint32_t r = 0; r < forward->row_count; r++) {
             const struct served_row *row = &forward->rows[r];
-            if (row->decode == (prefill != 0))
+            if (form(row) != wanted)
                 continue;
             uint32_t best = 0;
             for (uint32_t i = 1; i < count; i++)

@@ -8,6 +8,7 @@
 
 #include "base/prng.h"
 #include "bench_common.h"
+#include "served_parts.h"
 
 /* -------------------------------------------------------------------------------------- weights */
 
@@ -175,6 +176,7 @@ static void set_shapes(struct served_model *model)
     for (uint32_t i = 0; i < o->layers; i++) {
         model->layers[i].is_attention = i % o->attention_every == o->attention_every - 1;
         model->attention_layers += model->layers[i].is_attention;
+        model->tape_width += served_tape_layer_width(model, i);
     }
 }
 
@@ -225,6 +227,13 @@ void paged_kv_deinit(struct paged_kv *kv)
 {
     free(kv->data);
     kv->data = NULL;
+}
+
+void paged_kv_copy(const struct paged_kv *kv, uint32_t attention_layers, int32_t from, int32_t to)
+{
+    for (uint32_t layer = 0; layer < attention_layers; layer++)
+        memcpy(paged_kv_row(kv, layer, to, 0), paged_kv_row(kv, layer, from, 0),
+            (size_t)kv->page_tokens * kv->row_floats * sizeof *kv->data);
 }
 
 float *paged_kv_row(const struct paged_kv *kv, uint32_t attention_layer, int32_t page,

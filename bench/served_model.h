@@ -49,6 +49,7 @@ struct served_model {
     uint32_t attention_width;      /* all attention heads */
     uint32_t attention_layers;
     uint32_t conv_parts;           /* windows of a layer: 1, or q, k and v apart */
+    uint32_t tape_width;           /* of all layers */
     sc_k_gate gate;
     sc_schema *schema;
     struct served_layer *layers;
@@ -72,21 +73,34 @@ struct paged_kv {
 void paged_kv_init(struct paged_kv *kv, const struct served_model *model, uint32_t page_tokens,
     uint32_t page_count);
 void paged_kv_deinit(struct paged_kv *kv);
+void paged_kv_copy(const struct paged_kv *kv, uint32_t attention_layers, int32_t from, int32_t to);
 float *paged_kv_row(const struct paged_kv *kv, uint32_t attention_layer, int32_t page,
     uint32_t offset);
 
 /* -------------------------------------------------------------------------------------- forward */
 
-/* One sequence in a forward. */
+/* What a verified row leaves behind once it is known how far it was right: the inputs of each
+ * linear layer's recurrence, keys and values of each attention layer. Layer by layer. */
+struct served_tape {
+    float *data; /* [tape_width of the model][tokens] */
+};
+void served_tape_init(struct served_tape *tape, const struct served_model *model, uint32_t tokens);
+void served_tape_deinit(struct served_tape *tape);
+
+/* One sequence in a forward: in chunk form, one token in recurrent form (`decode`), or, with a
+ * tape, drafts to be verified in recurrent form. A verified row writes nothing but its tape:
+ * served_fold does, for as many of its tokens as were right. */
 struct served_row {
-    const int32_t *tokens;     /* of the sequence, from its beginning */
+    const int32_t *tokens;     /* [to - from] */
     uint32_t from, to;         /* computed now */
-    bool decode;               /* one token, in the recurrent form */
+    bool decode;
     int32_t source, dest;      /* slots */
     const int32_t *pages;      /* page ids of tokens [0, to) */
     uint32_t save_first, save_count; /* in the forward's saves */
+    struct served_tape *tape;
     float *hidden_out;         /* NULL, or [to - from][hidden]: last hidden states */
-    float *logits_out;         /* NULL, or [vocab], of the last token */
+    float *logits_out;         /* NULL, or [logits_count][vocab], of the last tokens */
+    uint32_t logits_count;
 };
 
 struct served_save { uint32_t position; int32_t slot; };
@@ -101,5 +115,9 @@ struct served_forward {
 };
 
 void served_run(const struct served_model *model, const struct served_forward *forward);
+/* Tokens up to `to` of a verified row were right: writes keys and values into its pages, the state
+ * to its destination, and those of its saves that lie there. */
+void served_fold(const struct served_model *model, const struct served_forward *forward,
+    const struct served_row *row, uint32_t to);
 
 #endif

@@ -27,8 +27,25 @@ enum resumed_at resumed_at_of(sc_save_kind kind)
 const char *resumed_at_name(enum resumed_at at)
 {
     static const char *const names[AT_COUNT] = {"nothing", "prompt end", "branch point",
-        "decoded end", "given point"};
+        "decoded end", "given point", "fork"};
     return names[at];
+}
+
+const char *witness_flag_name(int bit)
+{
+    static const char *const names[WITNESS_FLAG_COUNT] = {"forked", "readmitted",
+        "across tenants", "inside a page", "preempted", "drafted", "overlapped"};
+    return names[bit];
+}
+
+/* Which reservoir: the rarest of what applies. */
+static struct witness_stratum *stratum_of(struct witness_set *set, enum resumed_at at,
+    unsigned flags)
+{
+    for (int bit = 0; bit < WITNESS_STRATA - AT_COUNT; bit++)
+        if (flags & 1u << bit)
+            return &set->strata[AT_COUNT + bit];
+    return &set->strata[at];
 }
 
 void witness_set_init(struct witness_set *set, const struct served_model *model, uint32_t wanted,
@@ -38,7 +55,7 @@ void witness_set_init(struct witness_set *set, const struct served_model *model,
     set->model = model;
     set->wanted = wanted;
     sc_prng_seed(&set->prng, sc_mix64(seed + 0xc4ec));
-    for (int at = 0; at < AT_COUNT; at++)
+    for (int at = 0; at < WITNESS_STRATA; at++)
         set->strata[at].kept = bench_alloc(wanted, sizeof *set->strata[at].kept);
 }
 
@@ -55,7 +72,7 @@ static void witness_free(struct witness *witness)
 
 void witness_set_deinit(struct witness_set *set)
 {
-    for (int at = 0; at < AT_COUNT; at++) {
+    for (int at = 0; at < WITNESS_STRATA; at++) {
         for (uint32_t i = 0; i < set->strata[at].count; i++)
             witness_free(set->strata[at].kept[i]);
         free(set->strata[at].kept);
@@ -71,21 +88,22 @@ static void let_go(struct witness *witness)
         witness_free(witness);
 }
 
-static struct witness *witness_new(size_t request, enum resumed_at at)
+static struct witness *witness_new(size_t request, enum resumed_at at, unsigned flags)
 {
     struct witness *witness = bench_alloc(1, sizeof *witness);
     witness->request = request;
     witness->at = at;
+    witness->admitted_as = witness->flags = flags;
     witness->running = true;
     return witness;
 }
 
 struct witness *witness_admit(struct witness_set *set, size_t request, enum resumed_at at,
-    bool force)
+    unsigned flags, bool force)
 {
     if (force)
-        return set->forced = witness_new(request, at);
-    struct witness_stratum *stratum = &set->strata[at];
+        return set->forced = witness_new(request, at, flags);
+    struct witness_stratum *stratum = stratum_of(set, at, flags);
     uint64_t place = stratum->seen++;
     if (stratum->count < set->wanted) {
         place = stratum->count++;
@@ -95,7 +113,7 @@ struct witness *witness_admit(struct witness_set *set, size_t request, enum resu
             return NULL;
         let_go(stratum->kept[place]);
     }
-    return stratum->kept[place] = witness_new(request, at);
+    return stratum->kept[place] = witness_new(request, at, flags);
 }
 
 void witness_stop(struct witness_set *set, struct witness *witness, bool whole)
@@ -112,7 +130,7 @@ void witness_stop(struct witness_set *set, struct witness *witness, bool whole)
         witness_free(witness);
         return;
     }
-    struct witness_stratum *stratum = &set->strata[witness->at];
+    struct witness_stratum *stratum = stratum_of(set, witness->at, witness->admitted_as);
     for (uint32_t i = 0; i < stratum->count; i++)
         if (stratum->kept[i] == witness)
             stratum->kept[i] = stratum->kept[--stratum->count];
@@ -175,6 +193,11 @@ static bool is_at(const struct witness *witness, int at)
     return (int)witness->at == at;
 }
 
+static bool has_flag(const struct witness *witness, int flag)
+{
+    return (witness->flags & (unsigned)flag) != 0;
+}
+
 static bool is_resumed(const struct witness *witness, int any)
 {
     return any || witness->at != AT_NOTHING;
@@ -183,9 +206,9 @@ static bool is_resumed(const struct witness *witness, int any)
 struct witness **witness_sample(struct witness_set *set, uint32_t *count_out)
 {
     struct pot pot = {0}, sample = {0};
-    pot.items = bench_alloc((size_t)set->wanted * AT_COUNT, sizeof *pot.items);
+    pot.items = bench_alloc((size_t)set->wanted * WITNESS_STRATA, sizeof *pot.items);
     sample.items = bench_alloc((size_t)set->wanted + 1, sizeof *sample.items);
-    for (int at = 0; at < AT_COUNT; at++)
+    for (int at = 0; at < WITNESS_STRATA; at++)
         for (uint32_t i = 0; i < set->strata[at].count; i++)
             pot.items[pot.count++] = set->strata[at].kept[i];
     if (set->forced)
@@ -194,6 +217,10 @@ struct witness **witness_sample(struct witness_set *set, uint32_t *count_out)
     for (int at = AT_PROMPT_END; at <= AT_DECODED_END; at++)
         if (sample.count + fifth <= wanted)
             draw(set, &pot, &sample, fifth, is_at, at);
+    uint32_t tenth = (wanted + 9) / 10;
+    for (int bit = 0; bit < WITNESS_FLAG_COUNT; bit++)
+        if (sample.count + tenth <= wanted)
+            draw(set, &pot, &sample, tenth, has_flag, 1 << bit);
     uint32_t half = (wanted + 1) / 2;
     if (sample.count < half)
         draw(set, &pot, &sample, half - sample.count, is_resumed, 0);

@@ -3,8 +3,8 @@
  * last hidden state it computed, the logits it decoded from, the state it ended with, its history.
  *
  * Which requests are kept is decided as they are admitted, by one reservoir for each way of
- * resuming, so that memory is bounded and every way is represented; the sample is drawn from these
- * at the end. */
+ * resuming (and for forks, readmissions, hits across tenants), so that memory is bounded and every
+ * way is represented; the sample is drawn from these at the end. */
 #ifndef BENCH_WITNESS_H
 #define BENCH_WITNESS_H
 
@@ -12,14 +12,32 @@
 #include "served_model.h"
 
 /* How a request resumed. */
-enum resumed_at { AT_NOTHING, AT_PROMPT_END, AT_BRANCH, AT_DECODED_END, AT_POINT, AT_COUNT };
+enum resumed_at {
+    AT_NOTHING, AT_PROMPT_END, AT_BRANCH, AT_DECODED_END, AT_POINT, AT_FORK, AT_COUNT
+};
 enum resumed_at resumed_at_of(sc_save_kind kind);
 const char *resumed_at_name(enum resumed_at at);
+
+/* What happened to it besides. The first three are known as it is admitted. */
+enum witness_flag {
+    WITNESS_FORKED = 1,      /* began as a fork */
+    WITNESS_READMITTED = 2,  /* had been preempted before, and resumed */
+    WITNESS_TENANT = 4,      /* resumed what only another tenant had computed */
+    WITNESS_TAIL = 8,        /* resumed inside a page */
+    WITNESS_PREEMPTED = 16,  /* ended by being preempted */
+    WITNESS_DRAFTED = 32,    /* drafts were accepted */
+    WITNESS_OVERLAPPED = 64, /* a row was planned before the one before it was seen */
+    WITNESS_FLAG_COUNT = 7
+};
+const char *witness_flag_name(int bit);
 
 struct witness {
     size_t request;
     enum resumed_at at;
+    unsigned flags;         /* enum witness_flag */
+    unsigned admitted_as;   /* the same when it was admitted */
     uint32_t resume_len, prompt_len, len;
+    uint32_t known;         /* tokens from here on are what the model sampled */
     bool running, dropped; /* a dropped one is freed when it stops running */
     int32_t *tokens;            /* [len] */
     float *hidden;              /* [cap][hidden], from resume_len on */
@@ -40,10 +58,12 @@ struct witness_stratum {
     uint64_t seen;
 };
 
+/* A stratum for each way of resuming, and one for each of the first three flags. */
+enum { WITNESS_STRATA = AT_COUNT + 3 };
 struct witness_set {
     const struct served_model *model;
     uint32_t wanted;
-    struct witness_stratum strata[AT_COUNT];
+    struct witness_stratum strata[WITNESS_STRATA];
     struct witness *forced;     /* checked in any case (sabotage) */
     struct sc_prng prng;
 };
@@ -54,7 +74,7 @@ void witness_set_deinit(struct witness_set *set);
 
 /* A request was admitted: its witness, or NULL if it is not to be kept. */
 struct witness *witness_admit(struct witness_set *set, size_t request, enum resumed_at at,
-    bool force);
+    unsigned flags, bool force);
 /* The request began anew or is over; `whole` if it was recorded to its end. */
 void witness_stop(struct witness_set *set, struct witness *witness, bool whole);
 /* Room for hidden states of tokens up to `len`: where that of token `from` goes. */

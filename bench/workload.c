@@ -15,8 +15,10 @@ void workload_init(struct workload *workload, uint32_t vocab)
 
 void workload_free(struct workload *workload)
 {
-    for (size_t i = 0; i < workload->request_count; i++)
+    for (size_t i = 0; i < workload->request_count; i++) {
         free(workload->requests[i].tokens);
+        free(workload->requests[i].guess);
+    }
     free(workload->requests);
     free(workload->segments);
     memset(workload, 0, sizeof *workload);
@@ -28,7 +30,7 @@ struct bench_request *workload_add(struct workload *workload)
         workload->request_count + 1, sizeof *workload->requests);
     struct bench_request *request = &workload->requests[workload->request_count++];
     memset(request, 0, sizeof *request);
-    request->pred = request->after = -1;
+    request->pred = request->after = request->fork_of = -1;
     request->segment_first = workload->segment_count;
     return request;
 }
@@ -64,7 +66,7 @@ void workload_materialize(struct workload *workload, size_t index)
     uint32_t at = 0;
     if (request->pred >= 0) {
         const struct bench_request *pred = &workload->requests[request->pred];
-        at = pred->prompt_len;
+        at = pred->prompt_len + request->pred_output;
         if (request->from == PROMPT_AFTER_OUTPUT)
             at += pred->output_len;
         if (!pred->tokens || pred->known < at || at > wanted)
@@ -86,6 +88,66 @@ void workload_drop_tokens(struct workload *workload, size_t index)
     free(workload->requests[index].tokens);
     workload->requests[index].tokens = NULL;
     workload->requests[index].known = 0;
+}
+
+void workload_keep_guesses(struct workload *workload)
+{
+    for (size_t i = 0; i < workload->request_count; i++) {
+        struct bench_request *request = &workload->requests[i];
+        request->guess = request->tokens;
+        request->tokens = NULL;
+        request->known = 0;
+    }
+}
+
+uint32_t workload_mark(const struct bench_request *request, sc_mark *mark_out)
+{
+    if (request->tenant == 0)
+        return 0;
+    *mark_out = (sc_mark){.at = request->mark_at, .id = {'t'}};
+    memcpy(mark_out->id + 8, &request->tenant, sizeof request->tenant);
+    return 1;
+}
+
+void workload_add_forks(struct workload *workload, double share, uint32_t count, uint64_t seed)
+{
+    struct sc_prng prng;
+    size_t parents = workload->request_count;
+    sc_prng_seed(&prng, sc_mix64(seed + 0xf04c));
+    for (size_t i = 0; i < parents; i++) {
+        uint32_t output = workload->requests[i].output_len;
+        bool forks = sc_prng_unit(&prng) < share;
+        uint32_t offset = (uint32_t)sc_prng_below(&prng, output / 2 + 1);
+        for (uint32_t k = 0; forks && output > 0 && k < count; k++) {
+            struct bench_request *fork = workload_add(workload);
+            const struct bench_request *parent = &workload->requests[i];
+            fork->pred = fork->fork_of = (int32_t)i;
+            fork->from = PROMPT_AFTER_PROMPT;
+            fork->pred_output = offset;
+            fork->prompt_len = parent->prompt_len + offset;
+            fork->output_len = output - offset;
+            fork->tenant = parent->tenant;
+            fork->mark_at = parent->mark_at;
+        }
+    }
+}
+
+void workload_set_tenants(struct workload *workload, uint32_t tenants)
+{
+    for (size_t i = 0; i < workload->request_count; i++) {
+        struct bench_request *request = &workload->requests[i];
+        const struct segment *first = &workload->segments[request->segment_first];
+        if (request->pred >= 0) {
+            request->tenant = workload->requests[request->pred].tenant;
+            request->mark_at = workload->requests[request->pred].mark_at;
+            continue;
+        }
+        uint32_t which = request->segment_count > 1; /* the block behind the common one */
+        bool common = request->segment_count > 1 && first->length < request->prompt_len;
+        uint64_t seed = request->segment_count > 0 ? first[which].seed : i;
+        request->tenant = 1 + (uint32_t)(sc_mix64(seed) % tenants);
+        request->mark_at = common ? first->length : 0;
+    }
 }
 
 uint64_t workload_prompt_tokens(const struct workload *workload)

@@ -16,6 +16,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "statecache/mark.h"
+
 enum prompt_from { PROMPT_FRESH = 0, PROMPT_AFTER_PROMPT = 1, PROMPT_AFTER_OUTPUT = 2 };
 
 struct segment {
@@ -35,9 +37,16 @@ struct bench_request {
     bool output_given;
     size_t segment_first;
     uint32_t segment_count;
+    /* Another sample of request `fork_of` (= pred; -1: not a fork): its prompt is that one's and
+     * the first `pred_output` tokens of its output. It comes when that one has got there. */
+    int32_t fork_of;
+    uint32_t pred_output;
+    uint32_t tenant;       /* 0: none. From token mark_at on the prompt is the tenant's own, */
+    uint32_t mark_at;      /* before that it is common to all */
 
     int32_t *tokens;       /* [prompt_len + output_len] once materialized */
     uint32_t known;        /* tokens known so far: prompt, given or decoded output */
+    int32_t *guess;        /* NULL, or what was decoded elsewhere: [prompt_len + output_len] */
 };
 
 struct workload {
@@ -61,6 +70,15 @@ void workload_segment(struct workload *workload, uint64_t seed, int32_t first, u
 /* Fills in the prompt (and given output). `pred`, if any, must be complete. */
 void workload_materialize(struct workload *workload, size_t index);
 void workload_drop_tokens(struct workload *workload, size_t index);
+/* Keeps the tokens of all requests as guesses of what will be decoded, and forgets the tokens. */
+void workload_keep_guesses(struct workload *workload);
+/* The mark of a request with a tenant; returns how many (1 or 0). */
+uint32_t workload_mark(const struct bench_request *request, sc_mark *mark_out);
+/* Gives a share of the requests `count` forks each, at seeded places of their outputs. */
+void workload_add_forks(struct workload *workload, double share, uint32_t count, uint64_t seed);
+/* Deals the families of a trace, which share their first block and no more, out to tenants; the
+ * first block is common to all. */
+void workload_set_tenants(struct workload *workload, uint32_t tenants);
 uint64_t workload_prompt_tokens(const struct workload *workload);
 uint32_t workload_longest(const struct workload *workload);
 
@@ -75,8 +93,11 @@ struct generator_options {
     uint32_t output_len;       /* mean tokens of an answer */
     uint64_t session_gap_ns;   /* mean time between starts of sessions */
     uint64_t think_ns;         /* mean time between an answer and the next message */
+    /* 0, or so many tenants: each session comes once from each of them, word for word the same,
+     * and a tenant's mark is behind the system prompt */
+    uint32_t tenants;
 };
-#define GENERATOR_OPTIONS_INIT {1, 240, 4, 640, 48, 20, 120000000, 800000000}
+#define GENERATOR_OPTIONS_INIT {1, 240, 4, 640, 48, 20, 120000000, 800000000, 0}
 void generator_fill(struct workload *workload, const struct generator_options *options);
 
 #endif

@@ -50,12 +50,12 @@ def scaled(items, least):
 def assert_checked(result, least=6):
     check = result["check"]
     assert check["checked"] >= least, check
-    for name in ("differing_bits", "kv_tokens", "unsound_histories"):
+    for name in ("differing_bits", "kv_tokens", "unsound_histories", "text_tokens"):
         assert check[name] == 0, check
     assert 0 < check["worst_output"] <= check["tolerance"], check
     assert 0 < check["worst_state"] <= check["tolerance"], check
     assert result["passed"] is True, result
-    for name in ("kv_id_faults", "lookup_differs"):
+    for name in ("kv_id_faults", "lookup_differs", "tenant_leaks"):
         assert result["cached"][name] == 0, result
 
 
@@ -95,6 +95,11 @@ def usage_errors_end_with_2_and_a_reason():
                       ["replay", "--heads", "2", "--v-heads", "3"], ["replay", "--hidden", "12"],
                       ["replay", "--attention-every", "9"], ["replay", "--temperature", "nan"],
                       ["replay", "--page", "16", "--decode-interval", "8"],
+                      ["replay", "--in-flight", "4"], ["replay", "--in-flight", "0"],
+                      ["replay", "--draft", "17"], ["replay", "--draft-tree"],
+                      ["replay", "--draft-accept", "0.5"], ["replay", "--forks", "2"],
+                      ["replay", "--fork", "1.5"], ["replay", "--preempt", "0.9"],
+                      ["replay", "--tenants", "1"],
                       ["replay", "--trace", os.devnull], ["replay", "--trace", "/nowhere/trace"]):
         reason = run(*arguments, code=2)
         assert reason.strip(), arguments
@@ -163,10 +168,90 @@ def same_options_same_decisions_whatever_the_threads():
     assert results[0] == results[1] == results[2]
 
 
+# What a combination of options must have made happen: counts of the run, and of what was checked.
+IN_FLIGHT = ("steps_overlapped", "rows_overlapped"), ("overlapped",)
+DRAFTS = ("draft_rows", "drafts_accepted", "guessed_right"), ("drafted",)
+BOTH = ("rows_uncertain",), ()
+LATE = ("rows_late",), ()
+PREEMPT = ("preempted_by_coin", "readmitted_hits"), ("preempted", "readmitted")
+FORKS = ("forks", "forked", "forked_tokens"), ("forked",)
+TENANTS = ("tenant_hits",), ("across tenants",)
+TAILS = ("tails_handed", "tails_resumed"), ("inside a page",)
+EVERYTHING = ("--preempt", "0.04", "--fork", "0.25", "--tenants", "2", "--tails")
+HAPPENING = (
+    (("--in-flight", "2"), (IN_FLIGHT,)),
+    (("--in-flight", "3", "--draft", "3", "--late-stop"), (IN_FLIGHT, DRAFTS, BOTH, LATE)),
+    (("--draft", "5", "--draft-tree", "--state", "bf16"), (DRAFTS,)),
+    (("--preempt", "0.04", "--fork", "0.25"), (PREEMPT, FORKS)),
+    (("--in-flight", "2", "--draft", "4", "--page", "1", *EVERYTHING),
+     (IN_FLIGHT, DRAFTS, BOTH, PREEMPT, FORKS, TENANTS)),
+    (("--in-flight", "3", "--draft", "4", "--draft-tree", "--kind", "kda", "--layout",
+      "contiguous", *EVERYTHING), (IN_FLIGHT, DRAFTS, BOTH, PREEMPT, FORKS, TENANTS, TAILS)),
+    (("--in-flight", "2", "--page", "64", "--kind", "kda", "--state", "bf16", "--slots", "40",
+      *EVERYTHING), (IN_FLIGHT, PREEMPT, FORKS, TENANTS, TAILS)))
+
+
+def assert_happened(result, wanted):
+    for counts, checked in wanted:
+        for name in counts:
+            assert result["cached"][name] > 0, (name, result["cached"])
+        for name in checked:
+            assert result["check"]["of_them"][name] > 0, (name, result["check"])
+
+
+@test
+def what_overlapped_schedulers_do_changes_no_bit():
+    for arguments, wanted in scaled(HAPPENING, 3):
+        result = replay(*SMALL, "--requests", "48", "--check", "20", "--verify-every", "7",
+                        *arguments)
+        assert_checked(result, least=20)
+        assert result["check"]["text_checked"] > 100, result["check"]
+        assert_happened(result, wanted)
+        if "--draft" in arguments: # texts come from the model, whatever the drafts
+            cached = result["cached"]
+            assert cached["guessed"] >= 48, cached
+            assert cached["guessed_right"] >= 0.9 * cached["guessed"], cached
+            assert cached["drafts_accepted"] < cached["drafts"], cached
+
+
+@test
+def drafts_do_not_change_how_much_is_computed_for_a_text():
+    wrong = replay(*SMALL, "--draft", "3", "--draft-accept", "0")["cached"]
+    right = replay(*SMALL, "--draft", "3", "--draft-accept", "1")["cached"]
+    assert wrong["drafts_accepted"] == 0 and wrong["drafts"] > 0, wrong
+    assert right["drafts_accepted"] >= 0.9 * right["drafts"] > 0, right
+    assert wrong["output_tokens"] == right["output_tokens"], (wrong, right)
+    assert right["rows"] < wrong["rows"], (wrong, right)
+
+
+@test
+def overlapped_runs_repeat_and_too_few_pages_preempt_there_too():
+    options = [*SMALL, "--check", "6", "--in-flight", "3", "--draft", "3", "--kv-pages", "560",
+               "--page", "1", "--running", "16", "--fork", "0.3", "--tenants", "2"]
+    results = [replay(*options, "--threads", threads) for threads in "12"]
+    for result in results:
+        assert_checked(result, least=6)
+        assert result["cached"]["preempted"] > 0, result["cached"]
+        for item in (result, result["cached"]):
+            for name in [name for name in item if name.endswith("_s")]:
+                del item[name]
+        del result["params"]["threads"]
+    assert results[0] == results[1]
+    dry = replay("--no-compute", "--requests", "60", "--running", "4", "--in-flight", "2",
+                 "--draft", "2", *EVERYTHING)["cached"]
+    for name in ("rows_uncertain", "drafts_accepted", "readmitted_hits", "forked", "tenant_hits"):
+        assert dry[name] > 0, (name, dry)
+
+
 @test
 def sabotage_is_noticed():
     for seed in scaled(range(1, 21), 3):
         result = replay(*SMALL, "--sabotage", str(seed), code=1)
+        assert result["check"]["snapshot_bits"] == 1, result["check"]
+        assert result["passed"] is False and result["check"]["sabotaged"], result
+    for seed in scaled(range(1, 6), 1):
+        result = replay(*SMALL, "--sabotage", str(seed), "--in-flight", "3", "--draft", "3",
+                        *EVERYTHING, code=1)
         assert result["check"]["snapshot_bits"] == 1, result["check"]
         assert result["passed"] is False and result["check"]["sabotaged"], result
     run("replay", "--requests", "1", "--sabotage", "1", code=2)
@@ -216,7 +301,11 @@ def traces_are_served_and_checked():
             assert_checked(result, least=8)
             assert result["check"]["resumed_at"]["nothing"] <= 4, result["check"]
         trace = write_trace(folder, chat_trace())
-        run("replay", "--trace", trace, "--page", "16", code=2)
+        run("replay", "--trace", trace, "--page", "5", code=2)
+        result = replay("--trace", trace, "--no-cold", "--check", "8", *SHORT, "--in-flight", "2",
+                        "--draft", "2", "--page", "1", *EVERYTHING)
+        assert_checked(result, least=8)
+        assert_happened(result, (IN_FLIGHT, DRAFTS, BOTH, FORKS))
         run("replay", "--trace", trace, "--scale", "24", code=2)
         run("replay", "--trace", trace, "--scale", "128", code=2)
 
@@ -226,7 +315,8 @@ def main():
     tests = TESTS
     if SCALE < 100:  # a sanitizer build: each way through the code once, not every combination
         tests = [usage_errors_end_with_2_and_a_reason, text_report_has_what_was_promised,
-                 too_few_pages_preempt_and_change_no_bit, sabotage_is_noticed]
+                 too_few_pages_preempt_and_change_no_bit, sabotage_is_noticed,
+                 what_overlapped_schedulers_do_changes_no_bit]
     for function in tests:
         try:
             function()

@@ -9,6 +9,7 @@ int main(void)
     Suite *suite = suite_create("bench");
     add_trace_cases(suite);
     add_part_cases(suite);
+    add_verify_cases(suite);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);
     int failed = srunner_ntests_failed(runner);

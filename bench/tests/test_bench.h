@@ -6,5 +6,6 @@
 
 void add_trace_cases(Suite *suite);
 void add_part_cases(Suite *suite);
+void add_verify_cases(Suite *suite);
 
 #endif

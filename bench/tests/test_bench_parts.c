@@ -230,7 +230,7 @@ START_TEST(witness__sample_has_a_fifth_of_each_way)
     for (size_t i = 0; i < 400; i++) { /* nearly all resume at a decoded end */
         enum resumed_at at = i % 40 == 1 ? AT_BRANCH : i % 40 == 2 ? AT_PROMPT_END
             : i % 40 == 3 ? AT_NOTHING : AT_DECODED_END;
-        struct witness *w = witness_admit(&set, i, at, i == 200);
+        struct witness *w = witness_admit(&set, i, at, 0, i == 200);
         if (w)
             witness_stop(&set, w, i % 7 != 0);
     }

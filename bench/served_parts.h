@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the files of the served model share: how a layer looks to the library's kernels. */
+#ifndef BENCH_SERVED_PARTS_H
+#define BENCH_SERVED_PARTS_H
+
+#include "bench_common.h"
+#include "served_model.h"
+
+static inline sc_devptr dev(const void *pointer)
+{
+    return (sc_devptr)(uintptr_t)pointer;
+}
+
+/* One part of layer `layer` in all slots of the pool. */
+static inline sc_k_slots served_slots(const sc_pool *pool, uint32_t layer, sc_part_kind kind,
+    uint32_t index)
+{
+    sc_layer_view view;
+    sc_pool_info info;
+    bench_must(sc_pool_layer_view(pool, layer, kind, index, &view), "sc_pool_layer_view");
+    bench_must(sc_pool_info_get(pool, &info), "sc_pool_info_get");
+    return (sc_k_slots){view.base, view.slot_stride, view.dtype, info.slot_count + 1};
+}
+
+static inline sc_k_delta_shape served_delta_shape(const struct served_model *m)
+{
+    const struct served_options *o = &m->options;
+    return (sc_k_delta_shape){.kind = o->kind, .heads = o->heads, .v_heads = o->v_heads,
+        .k_dim = o->head_dim, .v_dim = o->head_dim, .qk_l2norm = true};
+}
+
+static inline sc_k_gate_weights served_gate_weights(const struct served_model *m,
+    const struct served_layer *layer)
+{
+    return (sc_k_gate_weights){.gate = m->gate, .a_log = dev(layer->a_log),
+        .dt_bias = dev(layer->dt_bias), .dt_bias_dtype = SC_DTYPE_F32, .lower_bound = -5.0f};
+}
+
+/* Floats of a token on the tape: q k v before the conv, gates; or key and value. */
+static inline uint32_t served_tape_layer_width(const struct served_model *m, uint32_t layer)
+{
+    if (m->layers[layer].is_attention)
+        return 2 * m->attention_width;
+    return m->channels + m->decay_dim + m->options.v_heads;
+}
+
+#endif
