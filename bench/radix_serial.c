@@ -19,7 +19,6 @@
 #include "base/clock.h"
 #include "base/prng.h"
 #include "bench_common.h"
-#include "radix_memory.h"
 
 enum { EVICT = 8192, HOT_KEYS = 40, HOT_TURNS = 15, LOCKS = 4000 };
 
@@ -94,9 +93,8 @@ static void shape(struct serial *s)
     struct sc_radix_stats stats = radix_tree_stats(&s->tree);
     radix_tree_close(&s->tree);
     /* The figures of the description, for its 10,000 requests. */
-    bool whole = load->count == 10000;
-    static const double known[2][4] = {{92.61, 12.07, 92.4, 10111}, {91.51, 41.89, 55.7, 19832}};
-    const double *near = known[!load->chats];
+    bool whole = load->chats && load->count == 10000;
+    static const double near[4] = {92.61, 12.07, 92.4, 10111};
     const double found[4] = {1e-6 * (double)load->token_total, 1e-6 * (double)stats.token_count,
         100.0 * (double)hit / (double)prompts, (double)stats.node_count + 1};
     static const char *const names[4] = {"tokens of prompts and answers", "tokens cached",
@@ -335,24 +333,23 @@ static void trim(struct serial *s, const char *name)
 }
 
 /* The index's own count, or the allocator's where that is more. */
-static double bytes_per_token(const struct serial *s, const struct radix_memory *before)
+static double bytes_per_token(const struct serial *s)
 {
     struct sc_radix_stats stats = radix_tree_stats(&s->tree);
     struct radix_memory now = radix_memory_get();
-    double allocated = now.allocated - before->allocated, own = (double)stats.bytes;
+    double allocated = now.allocated - s->tree.before.allocated, own = (double)stats.bytes;
     return (allocated > own ? allocated : own) / (double)stats.token_count;
 }
 
-static double resident(const struct serial *s, const struct radix_memory *before)
+static double resident(const struct serial *s)
 {
     struct radix_memory now = radix_memory_get();
-    double allocated = now.allocated - before->allocated;
+    double allocated = now.allocated - s->tree.before.allocated;
     double own = (double)radix_tree_stats(&s->tree).bytes;
-    return (now.resident - before->resident) / (allocated > own ? allocated : own);
+    return (now.resident - s->tree.before.resident) / (allocated > own ? allocated : own);
 }
 
-static void to_a_tenth(struct serial *s, const struct radix_memory *before, const char *when,
-    uint64_t full)
+static void to_a_tenth(struct serial *s, const char *when, uint64_t full)
 {
     struct radix_samples took = {0};
     char name[64];
@@ -360,13 +357,13 @@ static void to_a_tenth(struct serial *s, const struct radix_memory *before, cons
     snprintf(name, sizeof name, "evict 8k to a tenth, ids handed out, %s", when);
     samples(s, name, "us", &took, most(10));
     snprintf(name, sizeof name, "bytes a token at a tenth, untrimmed, %s", when);
-    value(s, name, "bytes", bytes_per_token(s, before), most(0));
+    value(s, name, "bytes", bytes_per_token(s), most(0));
     snprintf(name, sizeof name, "trim at a tenth, %s", when);
     trim(s, name);
     snprintf(name, sizeof name, "bytes a token at a tenth, %s", when);
-    value(s, name, "bytes", bytes_per_token(s, before), most(12));
+    value(s, name, "bytes", bytes_per_token(s), most(12));
     snprintf(name, sizeof name, "resident / allocated at a tenth, %s", when);
-    value(s, name, "ratio", resident(s, before), most(1.25));
+    value(s, name, "ratio", resident(s), most(1.25));
 }
 
 static void churn(struct serial *s)
@@ -374,7 +371,6 @@ static void churn(struct serial *s)
     struct radix_load *load = s->load;
     uint64_t cap = load->chats ? 6000000 : 10000000;
     struct radix_samples took = {0}, bytes = {0};
-    struct radix_memory before = radix_memory_get();
     radix_tree_open(&s->tree, true);
     for (uint32_t i = 0; i < load->count; i++) {
         struct sc_radix_match match;
@@ -384,14 +380,14 @@ static void churn(struct serial *s)
         radix_tree_insert(&s->tree, key, load->requests[i].full);
         evict_to(s, cap, &took);
         if (i > load->count / 2 && i % 50 == 0)
-            radix_sample(&bytes, bytes_per_token(s, &before));
+            radix_sample(&bytes, bytes_per_token(s));
     }
     samples(s, "evict 8k in churn, ids handed out", "us", &took, most(10));
     if (radix_tree_stats(&s->tree).token_count * 10 > cap * 9) {
         samples(s, "bytes a token in churn, with ids", "bytes", &bytes, most(9.5));
         trim(s, "trim after churn");
-        value(s, "resident / allocated after churn", "ratio", resident(s, &before), most(1.15));
-        to_a_tenth(s, &before, "after churn", cap);
+        value(s, "resident / allocated after churn", "ratio", resident(s), most(1.15));
+        to_a_tenth(s, "after churn", cap);
     }
     radix_samples_free(&bytes);
     radix_tree_close(&s->tree);
@@ -399,11 +395,10 @@ static void churn(struct serial *s)
 
 static void without_ids(struct serial *s)
 {
-    struct radix_memory before = radix_memory_get();
     radix_tree_open(&s->tree, false);
     for (uint32_t i = 0; i < s->load->count; i++)
         radix_tree_insert(&s->tree, radix_load_key(s->load, i, 0), s->load->requests[i].full);
-    value(s, "bytes a token, filled, without ids", "bytes", bytes_per_token(s, &before),
+    value(s, "bytes a token, filled, without ids", "bytes", bytes_per_token(s),
         most(4.4));
     radix_tree_close(&s->tree);
 }
@@ -413,17 +408,16 @@ void radix_serial_run(struct radix_load *load, struct radix_rows *rows)
     struct serial s = {.load = load, .rows = rows};
     s.matched = bench_alloc(load->count, sizeof *s.matched);
     shape(&s);
-    struct radix_memory before = radix_memory_get();
     radix_tree_open(&s.tree, true);
     cold(&s);
     uint64_t full = radix_tree_stats(&s.tree).token_count;
-    value(&s, "bytes a token, filled, with ids", "bytes", bytes_per_token(&s, &before),
+    value(&s, "bytes a token, filled, with ids", "bytes", bytes_per_token(&s),
         most(8.5));
     hot(&s);
     locks(&s);
     trim(&s, "trim when filled");
-    value(&s, "resident / allocated, filled", "ratio", resident(&s, &before), most(1.15));
-    to_a_tenth(&s, &before, "filled", full);
+    value(&s, "resident / allocated, filled", "ratio", resident(&s), most(1.15));
+    to_a_tenth(&s, "filled", full);
     radix_tree_close(&s.tree);
 
     radix_tree_open(&s.tree, true);

@@ -5,6 +5,7 @@
 
 #include "radix/radix.h"
 #include "radix_load.h"
+#include "radix_memory.h"
 #include "radix_rows.h"
 
 /* A tree with one space, and a place that ids go to when they leave. */
@@ -16,6 +17,7 @@ struct radix_tree {
     int32_t *freed;            /* a ring */
     size_t freed_at;
     const int32_t *ids;        /* for inserts */
+    struct radix_memory before; /* of the process, when the tree began */
 };
 void radix_tree_open(struct radix_tree *tree, bool with_kv);
 void radix_tree_close(struct radix_tree *tree);

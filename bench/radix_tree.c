@@ -5,7 +5,7 @@
 #include "bench_common.h"
 #include "radix_serial.h"
 
-enum { FREED_RING = 1 << 18, SPANS = 1024 };
+enum { FREED_RING = 1 << 16, SPANS = 1024 };
 
 static void sink_kv(void *ctx, const int32_t *ids, uint32_t count, enum sc_radix_cause cause)
 {
@@ -29,14 +29,15 @@ void radix_tree_open(struct radix_tree *tree, bool with_kv)
     *tree = (struct radix_tree){.with_kv = with_kv};
     tree->sink = (struct sc_radix_sink){tree, sink_kv, sink_snapshot};
     struct sc_radix_options options = {.page_tokens = 1, .grid_tokens = 64, .with_kv = with_kv};
-    bench_must(sc_radix_create(&options, &tree->radix), "sc_radix_create");
-    bench_must(sc_radix_space_add(tree->radix, &tree->space), "sc_radix_space_add");
     tree->freed = bench_alloc(FREED_RING, sizeof *tree->freed);
     memset(tree->freed, 1, FREED_RING * sizeof *tree->freed);
     int32_t *ids = bench_alloc(RADIX_KEY_MAX, sizeof *ids);
     for (int32_t i = 0; i < RADIX_KEY_MAX; i++)
         ids[i] = i;
     tree->ids = ids;
+    tree->before = radix_memory_get();
+    bench_must(sc_radix_create(&options, &tree->radix), "sc_radix_create");
+    bench_must(sc_radix_space_add(tree->radix, &tree->space), "sc_radix_space_add");
 }
 
 void radix_tree_close(struct radix_tree *tree)

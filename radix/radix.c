@@ -188,19 +188,23 @@ sc_status sc_radix_match(const struct sc_radix *r, uint32_t space, const struct 
     uint32_t limit = key->token_count < len_max ? key->token_count : len_max;
     uint32_t whole = rx_page_floor(r, limit);
     uint32_t tailed = rx_node(r, id)->flags & RX_TAILED ? id : 0; /* deepest that may decide */
-    while (match.kv_len < whole) {
-        first.tokens = key->tokens + match.kv_len;
-        first.start = match.kv_len;
-        uint32_t child = rx_child_find(r, id, &first);
-        if (child == 0) break;
+    first.tokens = key->tokens;
+    uint32_t child = whole > 0 ? rx_child_find(r, id, &first) : 0;
+    while (child != 0) {
         const struct rx_node *node = rx_node(r, child);
-        uint32_t most = whole - match.kv_len < node->len ? whole - match.kv_len : node->len;
+        uint32_t left = whole - match.kv_len;
         rx_marks_skip(&first, first.start + r->page);
-        most = rx_marks_stop(r, &first, most);
-        if (whole - match.kv_len > node->len) {
-            rx_child_prefetch(r, node, first.tokens[node->len]);
+        uint32_t most = rx_marks_stop(r, &first, left < node->len ? left : node->len);
+        const int32_t *tokens = first.tokens;
+        /* The next step is found first, so that its memory comes while this run is compared. */
+        uint32_t next = 0;
+        if (most == node->len && left > most) {
+            first.tokens += most;
+            first.start += most;
+            next = rx_child_find(r, child, &first);
+            if (next != 0) rx_run_prefetch(r, next);
         }
-        uint32_t same = r->common(node->tokens, first.tokens, most);
+        uint32_t same = r->common(node->tokens, tokens, most);
         match.node = child;
         match.kv_len += rx_page_floor(r, same);
         if (same < node->len) break;
@@ -214,7 +218,7 @@ sc_status sc_radix_match(const struct sc_radix *r, uint32_t space, const struct 
             match.evicted_len = match.kv_len;
         }
         if (node->flags & RX_TAILED) tailed = child;
-        id = child;
+        child = next;
     }
     if (tailed != 0) match_tail(r, key, limit, tailed, &match);
     uint32_t branch = match.kv_len - match.kv_len % r->grid;

@@ -161,7 +161,7 @@ uint32_t rx_index_find(const struct sc_radix *r, uint32_t parent, const struct r
 /* Where a node stands in the table; it must be there. */
 static uint32_t index_slot(const struct sc_radix *r, uint32_t id)
 {
-    uint32_t at = hash_node(r, rx_node(r, id)) & r->slot_mask;
+    uint32_t at = rx_use(r, id)->hash & r->slot_mask;
     while (r->slots[at].node != id) {
         SC_ASSERT(r->slots[at].node != 0);
         at = (at + 1) & r->slot_mask;
@@ -187,6 +187,7 @@ bool rx_index_holds(const struct sc_radix *r, uint32_t id)
     const struct rx_node *node = rx_node(r, id);
     size_t bytes = rx_first_len(r, node) * sizeof(int32_t);
     uint32_t hash = hash_node(r, node);
+    if (hash != rx_use(r, id)->hash) return false;
     for (uint32_t at = hash & r->slot_mask; r->slots[at].node != 0; at = (at + 1) & r->slot_mask) {
         if (r->slots[at].hash != hash) continue;
         if (r->slots[at].node == id) return true;
@@ -203,11 +204,13 @@ bool rx_index_holds(const struct sc_radix *r, uint32_t id)
 void rx_index_replace(struct sc_radix *r, uint32_t id, uint32_t by)
 {
     r->slots[index_slot(r, id)].node = by;
+    rx_use(r, by)->hash = rx_use(r, id)->hash;
 }
 
 void rx_index_add(struct sc_radix *r, uint32_t id)
 {
-    slot_put(r->slots, r->slot_mask, hash_node(r, rx_node(r, id)), id);
+    rx_use(r, id)->hash = hash_node(r, rx_node(r, id));
+    slot_put(r->slots, r->slot_mask, rx_use(r, id)->hash, id);
     r->slot_used++;
 }
 

@@ -56,6 +56,13 @@ __attribute__((target("avx512f")))
 static uint32_t common_avx512(const int32_t *a, const int32_t *b, uint32_t n)
 {
     uint32_t i = 0;
+    if (n >= 256) { /* up to a whole line of `a`; most often it is one of `b` too */
+        i = (uint32_t)(-((uintptr_t)a / sizeof *a) % 16);
+        __mmask16 lanes = (__mmask16)((1u << i) - 1u);
+        __mmask16 differ = _mm512_cmpneq_epi32_mask(_mm512_maskz_loadu_epi32(lanes, a),
+            _mm512_maskz_loadu_epi32(lanes, b));
+        if (differ != 0) return (uint32_t)__builtin_ctz(differ);
+    }
     for (; n - i >= 64; i += 64) {
         __m512i d[4];
         for (uint32_t k = 0; k < 4; k++) {
@@ -65,15 +72,21 @@ static uint32_t common_avx512(const int32_t *a, const int32_t *b, uint32_t n)
         __m512i any = _mm512_or_si512(_mm512_or_si512(d[0], d[1]), _mm512_or_si512(d[2], d[3]));
         if (_mm512_test_epi32_mask(any, any) != 0) break;
     }
-    for (; i < n; i += 16) { /* less than a round, or the round that differs */
-        uint32_t left = n - i < 16 ? n - i : 16;
-        __mmask16 lanes = (__mmask16)((1u << left) - 1u);
-        __m512i x = _mm512_maskz_loadu_epi32(lanes, AT(a, i));
-        __m512i y = _mm512_maskz_loadu_epi32(lanes, AT(b, i));
-        __mmask16 differ = _mm512_cmpneq_epi32_mask(x, y);
+    for (; n - i >= 16; i += 16) { /* less than a round, or the round that differs */
+        __mmask16 differ = _mm512_cmpneq_epi32_mask(_mm512_loadu_si512(AT(a, i)),
+            _mm512_loadu_si512(AT(b, i)));
         if (differ != 0) return i + (uint32_t)__builtin_ctz(differ);
     }
-    return n;
+    if (i == n) return n;
+    if (n >= 16) { /* once more some that are equal, rather than a mask */
+        __mmask16 differ = _mm512_cmpneq_epi32_mask(_mm512_loadu_si512(AT(a, n - 16)),
+            _mm512_loadu_si512(AT(b, n - 16)));
+        return differ != 0 ? n - 16 + (uint32_t)__builtin_ctz(differ) : n;
+    }
+    __mmask16 lanes = (__mmask16)((1u << n) - 1u);
+    __mmask16 differ = _mm512_cmpneq_epi32_mask(_mm512_maskz_loadu_epi32(lanes, a),
+        _mm512_maskz_loadu_epi32(lanes, b));
+    return differ != 0 ? (uint32_t)__builtin_ctz(differ) : n;
 }
 #endif
 

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Use, locks and eviction.
  *
- * Two orders of eviction, each a binary min-heap of (tick of last use, node) with the node's place
- * in the node: KV holds the leaves that may go now, STATE the snapshots that may go now. What is
- * locked is not in a heap, so no victim is ever skipped, and unlocking puts it back by its old
- * tick: locks do not count as use.
+ * Two orders of eviction, each a min-heap of (tick of last use, node) with the node's place in the
+ * node: KV holds the leaves that may go now, STATE the snapshots that may go now. What is locked is
+ * not in a heap, so no victim is ever skipped, and unlocking puts it back by its old tick: locks do
+ * not count as use. The heaps have eight ways, since each level of a sift writes the place of one
+ * node far away.
  *
  * A use of a path writes one tick, at its deepest node; when a child is removed, its parent
  * inherits the tick if it is later (9). So a parent that becomes a leaf stands where it would stand
@@ -48,23 +49,30 @@ static void entry_place(struct sc_radix *r, enum rx_kind kind, uint32_t at, stru
     rx_use(r, entry.node)->place[kind] = at + 1;
 }
 
+/* The least of the entries below `at`; 0: there is none. */
+static uint32_t heap_least_child(const struct rx_heap *heap, uint32_t at)
+{
+    uint64_t first = (uint64_t)at * RX_HEAP_WAYS + 1;
+    if (first >= heap->count) return 0;
+    uint32_t least = (uint32_t)first;
+    for (uint64_t i = first + 1; i < first + RX_HEAP_WAYS && i < heap->count; i++) {
+        if (heap->entries[i].tick < heap->entries[least].tick) least = (uint32_t)i;
+    }
+    return least;
+}
+
 static void sift(struct sc_radix *r, enum rx_kind kind, uint32_t at, struct rx_entry entry)
 {
     const struct rx_heap *heap = &r->order[kind];
-    while (at > 0 && heap->entries[(at - 1) / 2].tick > entry.tick) {
-        entry_place(r, kind, at, heap->entries[(at - 1) / 2]);
-        at = (at - 1) / 2;
+    while (at > 0 && heap->entries[(at - 1) / RX_HEAP_WAYS].tick > entry.tick) {
+        entry_place(r, kind, at, heap->entries[(at - 1) / RX_HEAP_WAYS]);
+        at = (at - 1) / RX_HEAP_WAYS;
     }
     for (;;) {
-        uint64_t child = (uint64_t)at * 2 + 1;
-        if (child >= heap->count) break;
-        if (child + 1 < heap->count &&
-            heap->entries[child + 1].tick < heap->entries[child].tick) {
-            child++;
-        }
-        if (heap->entries[child].tick >= entry.tick) break;
+        uint32_t child = heap_least_child(heap, at);
+        if (child == 0 || heap->entries[child].tick >= entry.tick) break;
         entry_place(r, kind, at, heap->entries[child]);
-        at = (uint32_t)child;
+        at = child;
     }
     entry_place(r, kind, at, entry);
 }
@@ -374,6 +382,38 @@ sc_status rx_sink_check(const struct sc_radix *r, const struct sc_radix_sink *si
     return SC_OK;
 }
 
+/* Ids that are about to be handed out have seldom been read of late, and a run is too short for the
+ * processor to see a stream: eviction is a wait for memory. So the ids of a victim are asked for
+ * while those of the one before are handed out, and the nodes that may come after it as well. */
+RX_INLINE void victim_prefetch(const struct sc_radix *r, uint32_t id)
+{
+    enum { LINES_MAX = 256 };
+    const struct rx_node *node = rx_node(r, id);
+    const struct rx_use *use = rx_use(r, id);
+    __builtin_prefetch(&r->slots[use->hash & r->slot_mask]);
+    __builtin_prefetch(rx_use(r, node->parent));
+    __builtin_prefetch(rx_use(r, use->chunk_prev));
+    __builtin_prefetch(rx_use(r, use->chunk_next));
+    if (!r->with_kv) return;
+    const int32_t *ids = rx_ids(r, node);
+    uint32_t lines = rx_pages(r, node->len) / RX_LINE_TOKENS + 1;
+    if (lines > LINES_MAX) lines = LINES_MAX;
+    for (uint32_t i = 0; i < lines; i++) __builtin_prefetch(ids + (size_t)i * RX_LINE_TOKENS, 0, 2);
+}
+
+RX_INLINE void victims_prefetch(const struct sc_radix *r)
+{
+    const struct rx_heap *heap = &r->order[RX_KV];
+    uint32_t next = heap_least_child(heap, 0);
+    if (next == 0) return;
+    uint32_t later = heap_least_child(heap, next); /* the next but one, as likely as any other */
+    if (later != 0) {
+        __builtin_prefetch(rx_node(r, heap->entries[later].node));
+        __builtin_prefetch(rx_use(r, heap->entries[later].node));
+    }
+    victim_prefetch(r, heap->entries[next].node);
+}
+
 sc_status sc_radix_evict_kv(struct sc_radix *r, uint64_t token_count,
     const struct sc_radix_sink *sink, uint64_t *token_count_out, uint32_t *snapshot_count_out)
 {
@@ -382,8 +422,13 @@ sc_status sc_radix_evict_kv(struct sc_radix *r, uint64_t token_count,
     uint64_t tokens_before = r->token_count;
     uint64_t snapshots_before = r->snapshot_count;
     const struct rx_heap *heap = &r->order[RX_KV];
+    if (heap->count > 0 && token_count > 0) victim_prefetch(r, heap->entries[0].node);
     while (tokens_before - r->token_count < token_count && heap->count > 0) {
-        leaf_remove(r, heap->entries[0].node, sink, SC_RADIX_CAUSE_ASKED);
+        uint32_t id = heap->entries[0].node;
+        if (tokens_before - r->token_count + rx_node(r, id)->len < token_count) {
+            victims_prefetch(r);
+        }
+        leaf_remove(r, id, sink, SC_RADIX_CAUSE_ASKED);
     }
     *token_count_out = tokens_before - r->token_count;
     *snapshot_count_out = (uint32_t)(snapshots_before - r->snapshot_count);

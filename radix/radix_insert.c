@@ -155,7 +155,6 @@ static void plan_walk(const struct sc_radix *r, const struct sc_radix_insert *in
         const struct rx_node *node = rx_node(r, id);
         rx_marks_skip(&first, first.start + r->page);
         uint32_t most = rx_marks_stop(r, &first, left < node->len ? left : node->len);
-        if (left > node->len) rx_child_prefetch(r, node, first.tokens[node->len]);
         uint32_t same = rx_page_floor(r, r->common(node->tokens, first.tokens, most));
         while (run + 1 < in->run_count && in->runs[run + 1].start <= plan->prefix) run++;
         uint32_t to = plan->prefix + same;
@@ -198,7 +197,7 @@ static sc_status reserve(struct sc_radix *r, const struct sc_radix_insert *in,
     if (r->token_max != 0 && r->token_count - plan->freed + added > r->token_max) {
         return SC_FAIL(SC_ERR_LIMIT, "%u more tokens would pass the limit", added);
     }
-    if (added > 0 && !rx_store_alloc(r, rx_pages(r, added) * r->page)) {
+    if (added > 0 && !rx_store_alloc(r, rx_pages(r, added) * r->page, plan->prefix)) {
         return SC_FAIL(SC_ERR_NO_MEMORY, "no memory for %u tokens", added);
     }
     uint64_t marks = in->mark_count; /* of the new part; each may start a node */

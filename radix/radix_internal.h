@@ -17,6 +17,7 @@ enum {
     RX_CHUNK_UNITS = 64,       /* units per chunk at most: one bitmap word */
     RX_CHUNK_TOKENS = 16384,   /* tokens per chunk at most, unless one unit is larger */
     RX_CHUNK_UNITS_FIRST = 8,  /* small trees start with a small chunk */
+    RX_LINE_TOKENS = 16,       /* of a line of memory */
     RX_PIECE_TOKENS_MIN = 64,  /* a shorter piece is not worth a node of its own */
     RX_CHUNK_SEARCH_MAX = 8,   /* chunks looked at for a long enough free run */
     RX_FREE_SHARE = 32,        /* one unit of so many may stay free before runs are cut */
@@ -64,6 +65,7 @@ struct rx_use {
     uint32_t pin;                  /* (6) receipts here + children with pin > 0 */
     uint32_t prev_sibling;
     uint32_t space;
+    uint32_t hash;                 /* its slot in the index begins there */
     uint32_t chunk_prev, chunk_next; /* (14) nodes of a chunk, in a ring; the older is before */
 };
 
@@ -94,6 +96,7 @@ struct rx_first {
 /* Child index: open addressing, linear probing, no tombstones (removal shifts back). */
 struct rx_slot { uint32_t hash, node; };
 
+enum { RX_HEAP_WAYS = 8 };
 struct rx_entry { uint64_t tick; uint32_t node, unused; };
 struct rx_heap { struct rx_entry *entries; uint32_t count, cap; };
 
@@ -217,8 +220,9 @@ uint32_t rx_tail_deepest(const struct sc_radix *r, uint32_t parent, const struct
 /* radix_store.c: token and id storage */
 void rx_store_init(struct sc_radix *r);
 void rx_store_deinit(struct sc_radix *r);
-/* Finds room for n > 0 tokens as pieces; each piece is held as by one node. False: nothing held. */
-bool rx_store_alloc(struct sc_radix *r, uint32_t n);
+/* Finds room for n > 0 tokens, the first of them number `start` of its key, as pieces; each piece is
+ * held as by one node. False: nothing held. */
+bool rx_store_alloc(struct sc_radix *r, uint32_t n, uint32_t start);
 void rx_store_abandon(struct sc_radix *r);
 /* A holder of a range is cut in two at `pos`. */
 void rx_store_cut(struct sc_radix *r, uint32_t chunk, uint32_t pos);
@@ -339,6 +343,9 @@ static inline uint32_t rx_child_find(const struct sc_radix *r, uint32_t parent,
     if (node->child_count > 2) return rx_index_find(r, parent, first);
     for (uint32_t i = 0; i < node->child_count; i++) {
         if (node->head[i] != first->tokens[0]) continue;
+        /* A page of one token without marks is just its first token. */
+        bool whole = r->page == 1 && first->mark_count == 0;
+        if (whole && !(rx_node(r, node->child[i])->flags & RX_MARKED)) return node->child[i];
         if (rx_starts_with(r, rx_node(r, node->child[i]), first)) return node->child[i];
     }
     return 0;
@@ -363,14 +370,17 @@ static inline uint32_t rx_marks_stop(const struct sc_radix *r, const struct rx_f
     return stop < most ? stop : most;
 }
 
-/* Brings to the cache what a step to the child that starts with `token` will read. `node` has two
- * children at most, or nothing is done. */
-static inline void rx_child_prefetch(const struct sc_radix *r, const struct rx_node *node,
-    int32_t token)
+/* gcc takes a function that only prefetches for one without effect and leaves its calls out, unless
+ * they are inlined first. */
+#define RX_INLINE static inline __attribute__((always_inline))
+
+/* Brings the beginning of a run to the cache; the processor brings the rest once it is read. */
+RX_INLINE void rx_run_prefetch(const struct sc_radix *r, uint32_t id)
 {
-    if (node->child_count - 1u >= 2) return; /* none, or in the index */
-    const struct rx_node *child = rx_node(r, node->child[node->head[0] != token]);
-    for (int line = 0; line < 4; line++) __builtin_prefetch(child->tokens + line * 16);
+    const int32_t *tokens = rx_node(r, id)->tokens;
+    for (int line = 0; line < 4; line++) {
+        __builtin_prefetch(tokens + (size_t)line * RX_LINE_TOKENS);
+    }
 }
 
 #endif

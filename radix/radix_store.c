@@ -23,6 +23,10 @@
  *   wholly free chunks are counted; they go back to the heap in sc_radix_trim alone, since
  *   returning memory costs more than evicting what was in it
  *
+ * A run may begin up to 15 tokens behind the one before: where token 0 of a key begins a line of
+ * memory, every token lies at the same place of a line in the key and in the tree, and the
+ * comparison loads whole lines of both.
+ *
  * A tail takes a whole page, so that an id lies at its page and runs start at pages; the rest of
  * that page is never read.
  *
@@ -283,28 +287,50 @@ static bool cursor_short(const struct rx_store *s, uint32_t room, uint32_t n)
 {
     /* A whole unit is never this short, so a cursor just opened is not closed again. */
     if (room < RX_PIECE_TOKENS_MIN) return room < n;
-    bool begun = s->cursor_pos % s->unit_tokens != 0;
+    bool begun = s->cursor_pos % s->unit_tokens >= RX_LINE_TOKENS;
     return room < n && begun && s->unit_free <= s->unit_total / RX_FREE_SHARE;
 }
 
-bool rx_store_alloc(struct sc_radix *r, uint32_t n)
+/* Tokens to leave out, so that token `start` of a key lies in a line of memory where it lies in the
+ * key's, if that begins with a line. */
+static uint32_t line_skip(const struct sc_radix *r, uint32_t start, uint32_t pos)
+{
+    return RX_LINE_TOKENS % r->page == 0 ? (start - pos) % RX_LINE_TOKENS : 0;
+}
+
+/* Leaves tokens out; the run that begins at the cursor is longer than that. */
+static void cursor_skip(struct sc_radix *r, uint32_t skip)
+{
+    struct rx_store *s = &r->store;
+    uint32_t unit = s->cursor_pos / s->unit_tokens;
+    s->cursor_pos += skip;
+    if (s->cursor_pos / s->unit_tokens == unit) return;
+    unit_take(s, s->cursor_chunk, unit + 1);
+    s->chunks[s->cursor_chunk].refs[unit + 1] = 1;
+    unit_drop(r, s->cursor_chunk, unit);
+}
+
+bool rx_store_alloc(struct sc_radix *r, uint32_t n, uint32_t start)
 {
     struct rx_store *s = &r->store;
     s->piece_count = 0;
     while (n > 0) {
         if (!rx_grow(r, (void **)&s->pieces, &s->piece_cap, (uint64_t)s->piece_count + 1,
                 sizeof *s->pieces) ||
-            (s->cursor_chunk == 0 && !cursor_open(r, n))) {
+            (s->cursor_chunk == 0 && !cursor_open(r, n + line_skip(r, start, 0)))) {
             rx_store_abandon(r);
             return false;
         }
-        uint32_t room = cursor_room(s, n);
-        if (cursor_short(s, room, n)) {
+        uint32_t skip = line_skip(r, start, s->cursor_pos);
+        uint32_t room = cursor_room(s, n + skip);
+        if (room <= skip || cursor_short(s, room - skip, n)) {
             cursor_close(r);
             continue;
         }
-        cursor_take(s, room);
-        n -= room;
+        cursor_skip(r, skip);
+        cursor_take(s, room - skip);
+        start += room - skip;
+        n -= room - skip;
     }
     return true;
 }
@@ -377,24 +403,33 @@ static bool target_is(const struct targets *t, uint32_t index)
     return false;
 }
 
-/* Puts the cursor where n tokens fit without a gap: behind what moved before, if possible, else in
- * one of the chunks that this compaction has begun to fill, else in a new one. */
-static bool target_find(struct sc_radix *r, struct targets *t, uint32_t n)
+/* Puts the cursor where the run of a node fits: behind what moved before, if possible, else in one
+ * of the chunks that this compaction has begun to fill, else in a new one. */
+static bool target_find(struct sc_radix *r, struct targets *t, uint32_t n, uint32_t start)
 {
     struct rx_store *s = &r->store;
-    if (s->cursor_chunk != 0 && cursor_room(s, n) >= n) return true;
-    if (s->cursor_chunk != 0) cursor_close(r);
-    uint32_t need = n / s->unit_tokens + (n % s->unit_tokens != 0);
+    if (s->cursor_chunk != 0) {
+        uint32_t skip = line_skip(r, start, s->cursor_pos);
+        if (cursor_room(s, n + skip) == n + skip) {
+            cursor_skip(r, skip);
+            return true;
+        }
+        cursor_close(r);
+    }
+    uint32_t skip = line_skip(r, start, 0);
+    uint32_t need = (n + skip + s->unit_tokens - 1) / s->unit_tokens;
     for (uint32_t i = 0; i < TARGETS; i++) {
         uint32_t unit = 0;
         if (t->chunks[i] == 0 || run_find(&s->chunks[t->chunks[i]], need, &unit) < need) continue;
         cursor_put(s, t->chunks[i], unit);
+        cursor_skip(r, skip);
         return true;
     }
     uint32_t fresh = chunk_new(r);
     if (fresh == 0) return false;
     t->chunks[t->next++ % TARGETS] = fresh;
     cursor_put(s, fresh, 0);
+    if (need <= s->chunks[fresh].unit_count) cursor_skip(r, skip); /* else it fills the chunk */
     return true;
 }
 
@@ -405,7 +440,7 @@ static bool node_move(struct sc_radix *r, struct targets *t, uint32_t id)
     struct rx_node *node = rx_node(r, id);
     uint32_t pages = rx_pages(r, node->len);
     uint32_t room = pages * r->page;
-    if (!target_find(r, t, room)) return false;
+    if (!target_find(r, t, room, node->start)) return false;
     s->piece_count = 0;
     uint32_t to = s->cursor_chunk;
     uint32_t pos = s->cursor_pos;

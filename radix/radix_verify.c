@@ -195,7 +195,8 @@ static sc_status verify_order(const struct sc_radix *r, enum rx_kind kind)
         uint32_t id = heap->entries[i].node;
         CHECK(11, id, rx_known(r, id));
         CHECK(11, id, rx_use(r, id)->tick[kind] == heap->entries[i].tick);
-        CHECK(11, id, i == 0 || heap->entries[(i - 1) / 2].tick <= heap->entries[i].tick);
+        CHECK(11, id, i == 0 ||
+            heap->entries[(i - 1) / RX_HEAP_WAYS].tick <= heap->entries[i].tick);
     }
     return SC_OK;
 }
