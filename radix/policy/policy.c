@@ -84,6 +84,14 @@ static sc_status options_check(const struct sc_policy_options *o)
     return SC_OK;
 }
 
+/* The system gives memory when it is first written, page by page, at some hundred ns a request. */
+static void touch_memory(void *memory, size_t bytes)
+{
+    enum { SYSTEM_PAGE = 4096 };
+    volatile char *byte = memory;
+    for (size_t at = 0; at < bytes; at += SYSTEM_PAGE) byte[at] = byte[at];
+}
+
 /* What only the order 'gittins' needs. */
 static bool learning_create(struct sc_policy *p)
 {
@@ -99,7 +107,13 @@ static bool learning_create(struct sc_policy *p)
     p->model->ring = sc_heap_calloc(&p->heap, samples, sizeof *p->model->ring);
     p->model->cap = samples;
     p->bytes += sizeof *p->model + samples * sizeof *p->model->ring;
-    return p->model->ring != NULL;
+    if (!p->model->ring) return false;
+    touch_memory(p->model, sizeof *p->model);
+    touch_memory(p->model->ring, samples * sizeof *p->model->ring);
+    touch_memory(p->ghosts, ((size_t)ghosts + 1) * sizeof *p->ghosts);
+    touch_memory(p->table, ((size_t)p->table_mask + 1) * sizeof *p->table);
+    touch_memory(p->cands, p->cand_cap * sizeof *p->cands);
+    return true;
 }
 
 sc_status sc_policy_create(const struct sc_policy_options *options, struct sc_policy **policy_out)

@@ -38,9 +38,10 @@ enum {
     GHOSTS_PER_CAND = 16,        /* candidates for which there is room from the start */
     SAMPLES_DEFAULT = 8000,
     FIT_DEFAULT = 100,
-    FIT_GROWTH = 40,             /* a 40th of the requests so far, where that is more */
-    FIT_EVERY_MAX = 250,
+    FIT_GROWTH = 30,             /* a 30th of the requests so far, where that is more */
+    FIT_EVERY_MAX = 500,
     LOOK_AHEAD = 2,              /* age buckets that a key is a lower bound for */
+    YOUNG_AGES = 8,              /* ... and, below this one, all up to it */
     SC_POLICY_COLD_EVENTS = 10   /* events before anything is refused */
 };
 
@@ -159,6 +160,8 @@ static inline struct cand *pol_cand(const struct sc_policy *p, uint32_t id)
 /* policy_order.c: heaps by key; a key is never above the value (see policy.c (3)) */
 void pol_heap_put(struct order_heap *heap, uint32_t id, uint64_t key);
 void pol_heap_take(struct order_heap *heap, uint32_t id);
+/* Orders the first `count` items, which stand as they were written. */
+void pol_heap_build(struct order_heap *heap);
 
 /* policy_value.c: relations in the tree and what a candidate is worth */
 uint32_t pol_resident(const struct sc_policy *p, sc_node node);
@@ -166,6 +169,8 @@ uint32_t pol_up(const struct sc_policy *p, sc_node node);
 double pol_value(struct sc_policy *p, uint32_t id);
 void pol_touch(struct sc_policy *p, uint32_t id);
 void pol_touch_time(struct sc_policy *p, uint32_t id, uint32_t ahead);
+/* The same for all: both heaps are built anew. */
+void pol_touch_all(struct sc_policy *p);
 void pol_key_set(struct sc_policy *p, uint32_t id, double key);
 void pol_detach(struct sc_policy *p, uint32_t id);
 void pol_below_changed(struct sc_policy *p, sc_node node);

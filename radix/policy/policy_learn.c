@@ -133,6 +133,7 @@ static void learn_path(struct sc_policy *p, struct sc_policy_path *path, struct 
         uint32_t ghost = pol_ghost_find(p, path->hashes[known]);
         if (ghost == 0) break;
         p->path[known] = ghost;
+        p->ghosts[ghost].recent = true;
     }
     uint32_t usable = path->len_max / p->options.block_tokens;
     seen->common = known < usable ? known : usable;
@@ -144,11 +145,9 @@ static void learn_path(struct sc_policy *p, struct sc_policy_path *path, struct 
         uint32_t ghost = p->ghosts_forgotten ? pol_ghost_find(p, path->hashes[k]) : 0;
         uint32_t parent = k > 0 ? p->path[k - 1] : 0;
         p->path[k] = ghost ? ghost : pol_ghost_add(p, path->hashes[k], parent);
-    }
-    if (g > 0) seen->siblings = at_most(bits(p->ghosts[p->path[g - 1]].children), 12);
-    for (uint32_t k = 0; k < seen->blocks; k++) {
         p->ghosts[p->path[k]].recent = true;
     }
+    if (g > 0) seen->siblings = at_most(bits(p->ghosts[p->path[g - 1]].children), 12);
 }
 
 static void points_find(const struct sc_policy *p, struct sc_policy_path *path,

@@ -125,6 +125,7 @@ double pol_rate(struct sc_policy *p, const struct cand *cand, uint32_t ahead,
     const uint64_t second_ns = 1000000000;
     uint32_t bucket = pol_age_bucket((double)((p->now_ns - cand->born_ns) / second_ns));
     uint32_t end = bucket + ahead < AGES ? bucket + ahead : AGES;
+    if (ahead > 1 && end < YOUNG_AGES) end = YOUNG_AGES; /* the first buckets are soon passed */
     if (until_ns_out && end < AGES) {
         uint64_t until_ns = cand->born_ns + (uint64_t)pol_age_edge[end] * second_ns;
         if (until_ns < *until_ns_out) *until_ns_out = until_ns;
@@ -186,31 +187,35 @@ void pol_sample_close(struct sc_policy *p, struct cand *cand, bool event)
 
 /* --- refit --- */
 
-static void fit_start(struct sc_policy *p, struct fit *fit)
+static void fit_start(struct model *model, struct fit *fit)
 {
-    struct model *model = p->model;
     fit->rows = model->count < model->cap ? (uint32_t)model->count : model->cap;
     memset(fit->present, 0, sizeof fit->present);
     memset(fit->events, 0, sizeof fit->events);
     memset(fit->observed, 0, sizeof fit->observed);
-    for (uint32_t i = 0; i < fit->rows; i++) {
-        struct sample *sample = &model->ring[i];
-        fit->present[sample->stratum] = true;
-        if (sample->open) sample_age(p, sample);
-        if (!sample->event) continue;
-        fit->events[sample->cell] += 1;
-        for (int j = 0; j < FEATURES; j++) fit->observed[sample->at[j]] += 1;
-    }
 }
 
-static void fit_exposure(struct model *model, struct fit *fit)
+static void fit_event(struct fit *fit, const struct sample *sample)
 {
+    fit->events[sample->cell] += 1;
+    for (int j = 0; j < FEATURES; j++) fit->observed[sample->at[j]] += 1;
+}
+
+/* `first`: ages and events are taken, too, in the same pass over memory. */
+static void fit_exposure(struct sc_policy *p, struct fit *fit, bool first)
+{
+    struct model *model = p->model;
     memset(fit->exposure, 0, sizeof fit->exposure);
     memset(fit->passed, 0, sizeof fit->passed);
     const float *m = model->multiplier;
     for (uint32_t i = 0; i < fit->rows; i++) {
         struct sample *sample = &model->ring[i];
         const uint16_t *at = sample->at;
+        if (first) {
+            fit->present[sample->stratum] = true;
+            if (sample->open) sample_age(p, sample);
+            if (sample->event) fit_event(fit, sample);
+        }
         float weight = m[at[0]] * m[at[1]] * m[at[2]] * m[at[3]] * m[at[4]] * m[at[5]];
         sample->weight = weight;
         fit->exposure[sample->cell] += weight * sample->rest_s;
@@ -295,20 +300,19 @@ void pol_fit(struct sc_policy *p)
 {
     struct model *model = p->model;
     struct fit *fit = &model->fit;
-    fit_start(p, fit);
+    fit_start(model, fit);
     int sweeps = model->fits < FITS_EARLY ? SWEEPS : SWEEPS_LATER;
     for (int sweep = 0; sweep < sweeps; sweep++) {
-        fit_exposure(model, fit);
+        fit_exposure(p, fit, sweep == 0);
         fit_hazard(model, fit);
         fit_multipliers(model, fit);
     }
     memset(model->index_fresh, 0, sizeof model->index_fresh);
     memcpy(model->fitted, fit->present, sizeof model->fitted);
     model->fits++;
-    uint32_t count = p->order.count; /* the heap moves while its entries are touched */
-    for (uint32_t i = 0; i < count; i++) {
-        struct cand *cand = pol_cand(p, p->aside[i] = p->order.items[i].id);
+    for (uint32_t i = 0; i < p->order.count; i++) {
+        struct cand *cand = pol_cand(p, p->order.items[i].id);
         if (cand->registered) cand->level = pol_level(model, cand->stratum, cand->features);
     }
-    for (uint32_t i = 0; i < count; i++) pol_touch_time(p, p->aside[i], LOOK_AHEAD);
+    pol_touch_all(p);
 }

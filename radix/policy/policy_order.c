@@ -10,9 +10,23 @@ static void put_at(struct order_heap *heap, uint32_t at, struct heap_item item)
     heap->places[item.id] = at + 1;
 }
 
+/* Without a branch: which of two children comes first cannot be foretold. */
 static bool before(struct heap_item a, struct heap_item b)
 {
-    return a.key < b.key || (a.key == b.key && a.id < b.id);
+    return (a.key < b.key) | ((a.key == b.key) & (a.id < b.id));
+}
+
+static void sift_down(struct order_heap *heap, uint32_t at, struct heap_item item)
+{
+    for (;;) {
+        uint64_t child = 2 * (uint64_t)at + 1;
+        if (child >= heap->count) break;
+        if (child + 1 < heap->count) child += before(heap->items[child + 1], heap->items[child]);
+        if (!before(heap->items[child], item)) break;
+        put_at(heap, at, heap->items[child]);
+        at = (uint32_t)child;
+    }
+    put_at(heap, at, item);
 }
 
 static void sift(struct order_heap *heap, uint32_t at, struct heap_item item)
@@ -21,15 +35,16 @@ static void sift(struct order_heap *heap, uint32_t at, struct heap_item item)
         put_at(heap, at, heap->items[(at - 1) / 2]);
         at = (at - 1) / 2;
     }
-    for (;;) {
-        uint64_t child = 2 * (uint64_t)at + 1;
-        if (child >= heap->count) break;
-        if (child + 1 < heap->count && before(heap->items[child + 1], heap->items[child])) child++;
-        if (!before(heap->items[child], item)) break;
-        put_at(heap, at, heap->items[child]);
-        at = (uint32_t)child;
+    sift_down(heap, at, item);
+}
+
+/* Where most keys change at once, O(n) instead of O(n log n). */
+void pol_heap_build(struct order_heap *heap)
+{
+    for (uint32_t at = heap->count / 2; at < heap->count; at++) {
+        heap->places[heap->items[at].id] = at + 1;
     }
-    put_at(heap, at, item);
+    for (uint32_t at = heap->count / 2; at-- > 0;) sift_down(heap, at, heap->items[at]);
 }
 
 void pol_heap_put(struct order_heap *heap, uint32_t id, uint64_t key)

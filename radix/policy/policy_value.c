@@ -120,14 +120,19 @@ double pol_value(struct sc_policy *p, uint32_t id)
     return value_of(p, cand, 1, &until_ns);
 }
 
-void pol_key_set(struct sc_policy *p, uint32_t id, double key)
+static uint64_t key_bits(double key)
 {
     uint64_t bits;
     static_assert(sizeof bits == sizeof key, "a double has 64 bits");
     SC_ASSERT_DEBUG(key >= 0);
-    pol_cand(p, id)->key = key;
     memcpy(&bits, &key, sizeof bits);
-    pol_heap_put(&p->order, id, bits);
+    return bits;
+}
+
+void pol_key_set(struct sc_policy *p, uint32_t id, double key)
+{
+    pol_cand(p, id)->key = key;
+    pol_heap_put(&p->order, id, key_bits(key));
 }
 
 /* Time or statistics have changed, the tree has not (or only to its advantage). The key becomes the
@@ -137,11 +142,35 @@ void pol_touch_time(struct sc_policy *p, uint32_t id, uint32_t ahead)
     struct cand *cand = pol_cand(p, id);
     uint64_t until_ns = UINT64_MAX;
     pol_key_set(p, id, value_of(p, cand, ahead, &until_ns));
-    if (until_ns < UINT64_MAX) {
-        pol_heap_put(&p->timers, id, until_ns);
-    } else {
-        pol_heap_take(&p->timers, id);
+    /* One that rings too early costs another look; moving it each time costs more. */
+    uint32_t place = p->timers.places[id];
+    uint64_t set_ns = place ? p->timers.items[place - 1].key : UINT64_MAX;
+    if (until_ns < set_ns || (place && set_ns <= p->now_ns)) {
+        if (until_ns < UINT64_MAX) {
+            pol_heap_put(&p->timers, id, until_ns);
+        } else {
+            pol_heap_take(&p->timers, id);
+        }
     }
+}
+
+void pol_touch_all(struct sc_policy *p)
+{
+    struct order_heap *order = &p->order, *timers = &p->timers;
+    for (uint32_t i = 0; i < timers->count; i++) timers->places[timers->items[i].id] = 0;
+    timers->count = 0;
+    for (uint32_t i = 0; i < order->count; i++) {
+        uint32_t id = order->items[i].id;
+        uint64_t until_ns = UINT64_MAX;
+        struct cand *cand = pol_cand(p, id);
+        cand->key = value_of(p, cand, LOOK_AHEAD, &until_ns);
+        order->items[i].key = key_bits(cand->key);
+        if (until_ns < UINT64_MAX) {
+            timers->items[timers->count++] = (struct heap_item){until_ns, id};
+        }
+    }
+    pol_heap_build(order);
+    pol_heap_build(timers);
 }
 
 void pol_touch(struct sc_policy *p, uint32_t id)
