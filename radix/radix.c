@@ -145,6 +145,28 @@ sc_status sc_radix_space_remove(struct sc_radix *r, uint32_t space,
 
 /* --- look-up --- */
 
+sc_status rx_from_check(const struct sc_radix *r, uint32_t space, uint32_t from, uint32_t limit)
+{
+    if (!rx_known(r, from)) return SC_FAIL(SC_ERR_STALE, "node %u does not exist", from);
+    if (rx_use(r, from)->space != space || rx_node(r, from)->flags & RX_TAIL ||
+        rx_end(rx_node(r, from)) > limit) {
+        return SC_FAIL(SC_ERR_INVALID, "node %u is of another space, a tail, or ends behind %u",
+            from, limit);
+    }
+    return SC_OK;
+}
+
+bool rx_path_equal(const struct sc_radix *r, uint32_t id, const struct sc_radix_key *key)
+{
+    for (const struct rx_node *node = rx_node(r, id); !(node->flags & RX_ROOT);
+         node = rx_node(r, node->parent)) {
+        if (memcmp(node->tokens, key->tokens + node->start, node->len * sizeof(int32_t)) != 0) {
+            return false;
+        }
+    }
+    return true;
+}
+
 /* The deepest tail on the way from `id` up that is deeper than the best snapshot so far. `limit`:
  * tokens that count. */
 static void match_tail(const struct sc_radix *r, const struct sc_radix_key *key, uint32_t limit,
@@ -175,24 +197,59 @@ static void match_tail(const struct sc_radix *r, const struct sc_radix_key *key,
     }
 }
 
-sc_status sc_radix_match(const struct sc_radix *r, uint32_t space, const struct sc_radix_key *key,
-    uint32_t len_max, struct sc_radix_match *match_out)
+/* What a node on the path, matched to its end, says about states. */
+static void match_node(const struct rx_node *node, uint32_t id, struct sc_radix_match *match,
+    uint32_t *tailed)
 {
-    SC_REQUIRE(r != NULL && key != NULL && match_out != NULL);
-    SC_REQUIRE(key->tokens != NULL || key->token_count == 0);
-    SC_TRY(rx_marks_check(key->marks, key->mark_count));
-    uint32_t id = rx_root(r, space);
-    if (id == 0) return space_unknown(space);
-    struct sc_radix_match match = {.tail_kv = -1};
-    struct rx_first first = {.len = r->page, .marks = key->marks, .mark_count = key->mark_count};
-    uint32_t limit = key->token_count < len_max ? key->token_count : len_max;
+    if (node->snapshot != 0) {
+        match->state_node = id;
+        match->state_len = match->kv_len;
+        match->snapshot = node->snapshot;
+        match->evicted_len = 0;
+        *tailed = 0; /* those further up are shorter */
+    } else if (node->flags & RX_TOMBSTONE) {
+        match->evicted_len = match->kv_len;
+    }
+    if (node->flags & RX_TAILED) *tailed = id;
+}
+
+/* The same about the path that ends at `from`, from the deepest node that matters on. Returns the
+ * deepest node whose tails may decide. */
+static uint32_t match_begin(const struct sc_radix *r, uint32_t from, struct sc_radix_match *match)
+{
+    uint32_t tailed = 0;
+    uint32_t evicted = 0;
+    uint32_t id = from;
+    match->kv_len = rx_end(rx_node(r, from));
+    for (;; id = rx_node(r, id)->parent) {
+        const struct rx_node *node = rx_node(r, id);
+        if (tailed == 0 && node->flags & RX_TAILED) tailed = id;
+        if (evicted == 0 && node->flags & RX_TOMBSTONE) evicted = rx_end(node);
+        if (node->snapshot != 0) {
+            match->state_node = id;
+            match->state_len = rx_end(node);
+            match->snapshot = node->snapshot;
+        }
+        if (node->flags & RX_ROOT || node->snapshot != 0) break;
+    }
+    match->evicted_len = evicted;
+    if (!(rx_node(r, from)->flags & RX_ROOT)) match->node = from;
+    return tailed;
+}
+
+/* `from`: a root, or a node that the key is known to reach the end of. */
+static void match_walk(const struct sc_radix *r, const struct sc_radix_key *key, uint32_t limit,
+    uint32_t from, struct sc_radix_match *match)
+{
     uint32_t whole = rx_page_floor(r, limit);
-    uint32_t tailed = rx_node(r, id)->flags & RX_TAILED ? id : 0; /* deepest that may decide */
-    first.tokens = key->tokens;
-    uint32_t child = whole > 0 ? rx_child_find(r, id, &first) : 0;
+    uint32_t tailed = match_begin(r, from, match); /* the deepest node whose tails may decide */
+    struct rx_first first = {.tokens = key->tokens + match->kv_len, .start = match->kv_len,
+        .len = r->page, .marks = key->marks, .mark_count = key->mark_count};
+    rx_marks_skip(&first, first.start);
+    uint32_t child = whole > match->kv_len ? rx_child_find(r, from, &first) : 0;
     while (child != 0) {
         const struct rx_node *node = rx_node(r, child);
-        uint32_t left = whole - match.kv_len;
+        uint32_t left = whole - match->kv_len;
         rx_marks_skip(&first, first.start + r->page);
         uint32_t most = rx_marks_stop(r, &first, left < node->len ? left : node->len);
         const int32_t *tokens = first.tokens;
@@ -205,26 +262,69 @@ sc_status sc_radix_match(const struct sc_radix *r, uint32_t space, const struct 
             if (next != 0) rx_run_prefetch(r, next);
         }
         uint32_t same = r->common(node->tokens, tokens, most);
-        match.node = child;
-        match.kv_len += rx_page_floor(r, same);
+        match->node = child;
+        match->kv_len += rx_page_floor(r, same);
         if (same < node->len) break;
-        if (node->snapshot != 0) {
-            match.state_node = child;
-            match.state_len = match.kv_len;
-            match.snapshot = node->snapshot;
-            match.evicted_len = 0;
-            tailed = 0; /* those further up are shorter */
-        } else if (node->flags & RX_TOMBSTONE) {
-            match.evicted_len = match.kv_len;
-        }
-        if (node->flags & RX_TAILED) tailed = child;
+        match_node(node, child, match, &tailed);
         child = next;
     }
-    if (tailed != 0) match_tail(r, key, limit, tailed, &match);
-    uint32_t branch = match.kv_len - match.kv_len % r->grid;
-    if (branch > match.state_len) match.branch_len = branch;
+    if (tailed != 0) match_tail(r, key, limit, tailed, match);
+    uint32_t branch = match->kv_len - match->kv_len % r->grid;
+    if (branch > match->state_len) match->branch_len = branch;
+}
+
+static sc_status match_check(const struct sc_radix *r, uint32_t space,
+    const struct sc_radix_key *key, const struct sc_radix_match *match_out)
+{
+    SC_REQUIRE(r != NULL && key != NULL && match_out != NULL);
+    SC_REQUIRE(key->tokens != NULL || key->token_count == 0);
+    SC_TRY(rx_marks_check(key->marks, key->mark_count));
+    return rx_root(r, space) != 0 ? SC_OK : space_unknown(space);
+}
+
+sc_status sc_radix_match(const struct sc_radix *r, uint32_t space, const struct sc_radix_key *key,
+    uint32_t len_max, struct sc_radix_match *match_out)
+{
+    SC_TRY(match_check(r, space, key, match_out));
+    struct sc_radix_match match = {.tail_kv = -1};
+    uint32_t limit = key->token_count < len_max ? key->token_count : len_max;
+    match_walk(r, key, limit, rx_root(r, space), &match);
     *match_out = match;
     return SC_OK;
+}
+
+sc_status sc_radix_match_from(const struct sc_radix *r, uint32_t space, sc_node from,
+    const struct sc_radix_key *key, uint32_t len_max, struct sc_radix_match *match_out)
+{
+    SC_TRY(match_check(r, space, key, match_out));
+    struct sc_radix_match match = {.tail_kv = -1};
+    uint32_t limit = key->token_count < len_max ? key->token_count : len_max;
+    uint32_t id = rx_root(r, space);
+    if (from != SC_NODE_NONE) {
+        SC_TRY(rx_from_check(r, space, from, limit));
+        SC_ASSERT_DEBUG(rx_path_equal(r, from, key));
+        id = from;
+    }
+    match_walk(r, key, limit, id, &match);
+    *match_out = match;
+    return SC_OK;
+}
+
+void sc_radix_prefetch(const struct sc_radix *r, uint32_t space, const struct sc_radix_key *key)
+{
+    uint32_t root = r && key && key->tokens && key->token_count >= r->page ? rx_root(r, space) : 0;
+    if (root == 0) return;
+    __builtin_prefetch(key->tokens + RX_LINE_TOKENS);
+    struct rx_first first = {.tokens = key->tokens, .len = r->page, .marks = key->marks,
+        .mark_count = key->marks ? key->mark_count : 0};
+    const struct rx_node *node = rx_node(r, root);
+    if (node->child_count > 2) {
+        rx_index_prefetch(r, root, &first);
+    } else {
+        for (uint32_t i = 0; i < node->child_count; i++) {
+            if (node->head[i] == first.tokens[0]) __builtin_prefetch(rx_node(r, node->child[i]));
+        }
+    }
 }
 
 void sc_radix_touch(struct sc_radix *r, const struct sc_radix_match *match)
@@ -257,14 +357,14 @@ sc_status sc_radix_trim(struct sc_radix *r, uint64_t token_max, uint64_t *bytes_
 
 /* --- ids of a path --- */
 
-/* One walk from the end to the root. Spans are found last one first: they are put at the end of the
- * array and moved to its front, or only counted when there are more than fit. */
-struct span_walk { struct sc_radix_span *spans; uint32_t cap, count; };
+/* One walk from the end to the root finds the last span first. If there were `total`, as guessed,
+ * each is put where it belongs; what does not fit is only counted. */
+struct span_walk { struct sc_radix_span *spans; uint32_t cap, total, count; };
 
 static void span_add(struct span_walk *walk, struct sc_radix_span span)
 {
-    walk->count++;
-    if (walk->count <= walk->cap) walk->spans[walk->cap - walk->count] = span;
+    uint32_t index = walk->total - ++walk->count; /* huge when there are more than guessed */
+    if (index < walk->cap) walk->spans[index] = span;
 }
 
 static void spans_walk(const struct sc_radix *r, const struct rx_node *node, uint32_t page_first,
@@ -302,14 +402,16 @@ sc_status sc_radix_spans(const struct sc_radix *r, sc_node node, uint32_t page_f
     if (page_first > pages) {
         return SC_FAIL(SC_ERR_INVALID, "page %u is behind the end, %u", page_first, pages);
     }
-    struct span_walk walk = {spans_out, cap, 0};
+    struct span_walk walk = {spans_out, cap, cap, 0};
     if (node != SC_NODE_NONE) spans_walk(r, rx_node(r, node), page_first, &walk);
     *count_out = walk.count;
-    if (walk.count > cap) {
-        return SC_FAIL(SC_ERR_LIMIT, "%u spans do not fit %u", walk.count, cap);
+    if (walk.count <= cap) { /* most often: one walk, and what it found goes to the front */
+        if (walk.count > 0) {
+            memmove(spans_out, spans_out + cap - walk.count, walk.count * sizeof *spans_out);
+        }
+        return SC_OK;
     }
-    if (walk.count > 0) {
-        memmove(spans_out, spans_out + cap - walk.count, walk.count * sizeof *spans_out);
-    }
-    return SC_OK;
+    walk = (struct span_walk){spans_out, cap, walk.count, 0};
+    spans_walk(r, rx_node(r, node), page_first, &walk);
+    return SC_FAIL(SC_ERR_LIMIT, "%u spans do not fit %u", *count_out, cap);
 }

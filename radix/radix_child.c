@@ -158,6 +158,13 @@ uint32_t rx_index_find(const struct sc_radix *r, uint32_t parent, const struct r
     return probe(r, parent, hash_first(&hash, first), first);
 }
 
+void rx_index_prefetch(const struct sc_radix *r, uint32_t parent, const struct rx_first *first)
+{
+    struct hash hash = hash_begin(parent);
+    hash_extend(&hash, first->tokens, first->len);
+    __builtin_prefetch(&r->slots[hash_first(&hash, first) & r->slot_mask]);
+}
+
 /* Where a node stands in the table; it must be there. */
 static uint32_t index_slot(const struct sc_radix *r, uint32_t id)
 {

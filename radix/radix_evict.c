@@ -425,8 +425,14 @@ sc_status sc_radix_evict_kv(struct sc_radix *r, uint64_t token_count,
     if (heap->count > 0 && token_count > 0) victim_prefetch(r, heap->entries[0].node);
     while (tokens_before - r->token_count < token_count && heap->count > 0) {
         uint32_t id = heap->entries[0].node;
-        if (tokens_before - r->token_count + rx_node(r, id)->len < token_count) {
+        uint32_t len = rx_node(r, id)->len;
+        uint64_t left = token_count - (tokens_before - r->token_count);
+        if (len < left) {
             victims_prefetch(r);
+        } else if (r->with_kv && len - left >= RX_EXCESS_TOKENS && len - left >= r->page) {
+            rx_truncate(r, id, rx_page_floor(r, len - (uint32_t)left), sink,
+                SC_RADIX_CAUSE_ASKED);
+            break; /* the rest keeps its place: it is the next victim */
         }
         leaf_remove(r, id, sink, SC_RADIX_CAUSE_ASKED);
     }

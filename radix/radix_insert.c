@@ -102,6 +102,10 @@ static sc_status insert_check(const struct sc_radix *r, const struct sc_radix_in
     if (rx_root(r, in->space) == 0) {
         return SC_FAIL(SC_ERR_NOT_FOUND, "space %u does not exist", in->space);
     }
+    if (in->from == SC_NODE_NONE) return SC_OK;
+    SC_TRY(rx_from_check(r, in->space, in->from, in->token_count));
+    SC_ASSERT_DEBUG(rx_path_equal(r, in->from,
+        &(struct sc_radix_key){in->tokens, in->token_count, NULL, 0}));
     return SC_OK;
 }
 
@@ -138,9 +142,10 @@ static void plan_walk(const struct sc_radix *r, const struct sc_radix_insert *in
 {
     uint32_t run = 0;
     struct rx_first first = {.marks = in->marks, .mark_count = in->mark_count};
-    plan->at = plan->root;
-    plan->prefix = 0;
+    plan->at = in->from != SC_NODE_NONE ? in->from : plan->root;
+    plan->prefix = rx_end(rx_node(r, plan->at));
     plan->victim = 0;
+    rx_marks_skip(&first, plan->prefix);
     while (plan->prefix < in->token_count) {
         uint32_t left = plan->whole - plan->prefix;
         first.tokens = in->tokens + plan->prefix;

@@ -18,8 +18,10 @@ enum {
     RX_CHUNK_TOKENS = 16384,   /* tokens per chunk at most, unless one unit is larger */
     RX_CHUNK_UNITS_FIRST = 8,  /* small trees start with a small chunk */
     RX_LINE_TOKENS = 16,       /* of a line of memory */
+    RX_EXCESS_TOKENS = 64,     /* of a victim that is cut rather than evicted whole */
     RX_PIECE_TOKENS_MIN = 64,  /* a shorter piece is not worth a node of its own */
     RX_CHUNK_SEARCH_MAX = 8,   /* chunks looked at for a long enough free run */
+    RX_EMPTY_SHARE = 8,        /* one chunk of so many, and one more, may be wholly free */
     RX_FREE_SHARE = 32,        /* one unit of so many may stay free before runs are cut */
     RX_SUBTREE_MAX = 64,       /* nodes visited before a branch counts as in use */
     RX_PAGE_TOKENS_MAX = 1 << 20
@@ -118,7 +120,7 @@ struct rx_store {
     uint32_t chunk_cap, chunk_count;
     uint32_t unused;          /* indices without memory */
     uint32_t partial;         /* chunks with at least one free unit */
-    uint32_t empty_count;     /* of these, wholly free: they stay until a trim */
+    uint32_t empty_count;     /* of these, wholly free */
     uint32_t unit_tokens, unit_pages, unit_max;
     uint64_t unit_total, unit_free, live;
     uint32_t cursor_chunk, cursor_pos; /* next free token of the unit being filled; chunk 0: none */
@@ -198,10 +200,17 @@ uint32_t rx_preorder_next(const struct sc_radix *r, uint32_t top, uint32_t id);
 /* Gives blocks without a live node back to the heap. */
 void rx_nodes_shrink(struct sc_radix *r);
 
+/* radix.c: a node that a caller's key is said to reach the end of, within `limit` tokens */
+sc_status rx_from_check(const struct sc_radix *r, uint32_t space, uint32_t from, uint32_t limit);
+/* Whether it does, but for marks. O(path). */
+bool rx_path_equal(const struct sc_radix *r, uint32_t id, const struct sc_radix_key *key);
+
 /* radix_child.c: links and the child index */
 bool rx_index_reserve(struct sc_radix *r, uint64_t count);
 void rx_index_shrink(struct sc_radix *r);
 uint32_t rx_index_find(const struct sc_radix *r, uint32_t parent, const struct rx_first *first);
+/* Brings to the cache where rx_index_find will begin. */
+void rx_index_prefetch(const struct sc_radix *r, uint32_t parent, const struct rx_first *first);
 /* A look-up of what `id` starts with ends at `id`. */
 bool rx_index_holds(const struct sc_radix *r, uint32_t id);
 /* In the index `by`, which starts as `id` does, takes the place of `id`. */
@@ -220,8 +229,8 @@ uint32_t rx_tail_deepest(const struct sc_radix *r, uint32_t parent, const struct
 /* radix_store.c: token and id storage */
 void rx_store_init(struct sc_radix *r);
 void rx_store_deinit(struct sc_radix *r);
-/* Finds room for n > 0 tokens, the first of them number `start` of its key, as pieces; each piece is
- * held as by one node. False: nothing held. */
+/* Finds room for n > 0 tokens, the first of them number `start` of its key, as pieces; each piece
+ * is held as by one node. False: nothing held. */
 bool rx_store_alloc(struct sc_radix *r, uint32_t n, uint32_t start);
 void rx_store_abandon(struct sc_radix *r);
 /* A holder of a range is cut in two at `pos`. */

@@ -20,8 +20,8 @@
  *   refs[u] = nodes that touch unit u, + 1 while the cursor stands inside u (never at its start)
  *   bit u of free_units is set if and only if refs[u] == 0
  *   a chunk is on the `partial` list if and only if free_units != 0
- *   wholly free chunks are counted; they go back to the heap in sc_radix_trim alone, since
- *   returning memory costs more than evicting what was in it
+ *   wholly free chunks are counted; they are used before memory is asked for. One in eight chunks
+ *   may be free; others go back to the heap at once, all in sc_radix_trim
  *
  * A run may begin up to 15 tokens behind the one before: where token 0 of a key begins a line of
  * memory, every token lies at the same place of a line in the key and in the tree, and the
@@ -139,6 +139,18 @@ static uint32_t chunk_new(struct sc_radix *r)
     return index;
 }
 
+/* Of a wholly free chunk that is in no list and not counted. */
+static void chunk_free(struct sc_radix *r, uint32_t index)
+{
+    struct rx_store *s = &r->store;
+    struct rx_chunk *chunk = &s->chunks[index];
+    s->unit_total -= chunk->unit_count;
+    s->unit_free -= chunk->unit_count;
+    chunk_memory_free(r, chunk);
+    *chunk = (struct rx_chunk){.next = s->unused};
+    s->unused = index;
+}
+
 static void unit_take(struct rx_store *s, uint32_t index, uint32_t unit)
 {
     struct rx_chunk *chunk = &s->chunks[index];
@@ -159,9 +171,13 @@ static void unit_drop(struct sc_radix *r, uint32_t index, uint32_t unit)
     chunk->free_units |= UINT64_C(1) << unit;
     s->unit_free++;
     if (chunk->free_units != units_all(chunk)) return;
+    partial_unlink(s, index);
+    if (s->empty_count > s->unit_total / s->unit_max / RX_EMPTY_SHARE) {
+        chunk_free(r, index);
+        return;
+    }
     s->empty_count++;
-    partial_unlink(s, index); /* to the front, where long runs are looked for */
-    partial_link(s, index);
+    partial_link(s, index); /* at the front, where long runs are looked for */
 }
 
 /* Length of the run of set bits that starts at `unit`. */
@@ -509,14 +525,10 @@ void rx_store_shrink(struct sc_radix *r)
 {
     struct rx_store *s = &r->store;
     for (uint32_t i = 1; i < s->chunk_count && s->empty_count > 0; i++) {
-        struct rx_chunk *chunk = &s->chunks[i];
+        const struct rx_chunk *chunk = &s->chunks[i];
         if (chunk->unit_count == 0 || chunk->free_units != units_all(chunk)) continue;
         partial_unlink(s, i);
-        s->unit_total -= chunk->unit_count;
-        s->unit_free -= chunk->unit_count;
         s->empty_count--;
-        chunk_memory_free(r, chunk);
-        *chunk = (struct rx_chunk){.next = s->unused};
-        s->unused = i;
+        chunk_free(r, i);
     }
 }

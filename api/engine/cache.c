@@ -230,6 +230,14 @@ static sc_status lookup_one(const sc_cache *cache, const sc_key *key, sc_answer 
     return SC_OK;
 }
 
+/* The first steps of the next look-up of a batch wait for memory; they may do so during this one. */
+static void prefetch_key(const sc_cache *cache, const sc_key *key)
+{
+    const struct space *space = sc_engine_space(cache, key->ns);
+    const struct sc_radix_key path = {key->tokens, key->token_count, key->marks, key->mark_count};
+    if (space) sc_radix_prefetch(cache->radix, space->radix_space, &path);
+}
+
 sc_status sc_cache_lookup(const sc_cache *cache, const sc_key *keys, uint32_t count,
     sc_answer *answers_out)
 {
@@ -238,6 +246,7 @@ sc_status sc_cache_lookup(const sc_cache *cache, const sc_key *keys, uint32_t co
     sc_rwlock_lock_shared(&cache->lock);
     for (uint32_t i = 0; i < count; i++) {
         answers_out[i] = (sc_answer){0};
+        if (i + 1 < count) prefetch_key(cache, &keys[i + 1]);
         answers_out[i].status = lookup_one(cache, &keys[i], &answers_out[i]);
     }
     sc_rwlock_unlock_shared(&cache->lock);

@@ -55,7 +55,13 @@ uint32_t sc_engine_state_beyond(const sc_cache *cache, const struct sc_radix_key
     struct sc_radix_match beyond;
     uint32_t known = match->kv_len > match->state_len ? match->kv_len : match->state_len;
     if (len_max == key->token_count || known < sc_engine_page_floor(cache, len_max)) return 0;
-    if (sc_radix_match(cache->radix, space, key, key->token_count, &beyond) != SC_OK) return 0;
+    /* The key ends within match->node, if not before; what lies above is known to be equal. */
+    struct sc_radix_node_info info = {.parent = SC_NODE_NONE};
+    if (match->node != SC_NODE_NONE) (void)sc_radix_node_get(cache->radix, match->node, &info);
+    if (sc_radix_match_from(cache->radix, space, info.parent, key, key->token_count, &beyond) !=
+        SC_OK) {
+        return 0;
+    }
     return beyond.state_len > len_max ? beyond.state_len : 0;
 }
 

@@ -99,7 +99,7 @@ sc_status sc_engine_reserve_scratch(sc_cache *cache, uint32_t pages, uint32_t st
 }
 
 /* Ids of the pages before `len` for an insert. Those of the path that the lease holds are in the
- * tree and are not looked at: -1 stands for them. */
+ * tree; the insert goes on from there and does not read them. */
 static const int32_t *make_ids(sc_cache *cache, const struct lease *lease, uint32_t len,
     int32_t tail_kv)
 {
@@ -107,9 +107,12 @@ static const int32_t *make_ids(sc_cache *cache, const struct lease *lease, uint3
     uint32_t pages = len / cache->page;
     SC_ASSERT(pages < cache->scratch_ids_cap);
     SC_ASSERT(pages <= lease->kv_base + lease->kv_count); /* (7) */
-    uint32_t hit = pages < lease->kv_base ? pages : lease->kv_base;
-    for (uint32_t i = 0; i < hit; i++) cache->scratch_ids[i] = -1;
-    if (pages > hit) memcpy(cache->scratch_ids + hit, lease->kv, (pages - hit) * sizeof(int32_t));
+    uint32_t held = lease->inserted_len / cache->page;
+    SC_ASSERT(held >= lease->kv_base); /* (6) */
+    if (pages > held) {
+        memcpy(cache->scratch_ids + held, lease->kv + (held - lease->kv_base),
+            (pages - held) * sizeof(int32_t));
+    }
     cache->scratch_ids[pages] = tail_kv;
     return cache->scratch_ids;
 }
@@ -143,7 +146,12 @@ static sc_status tree_insert(sc_cache *cache, const struct lease *lease, const s
     uint32_t save_count, struct sc_radix_inserted *inserted_out)
 {
     uint32_t len = offer->len;
+    uint32_t held = 0;
+    sc_node path = SC_NODE_NONE; /* ends at inserted_len: a turn costs its new tokens alone */
+    sc_status status = sc_radix_receipt_get(cache->radix, lease->path, &path, &held);
+    SC_ASSERT(status == SC_OK); /* (10) */
     struct sc_radix_insert insert = {
+        .from = len >= lease->inserted_len ? path : SC_NODE_NONE,
         .space = lease->space->radix_space,
         .tokens = lease->tokens,
         .token_count = len,
@@ -157,8 +165,8 @@ static sc_status tree_insert(sc_cache *cache, const struct lease *lease, const s
     };
     struct evict_sink sink;
     sc_engine_sink_init(cache, SC_EVICT_HISTORY, &sink);
-    sc_status status = sc_radix_insert(cache->radix, &insert, &sink.sink, NULL,
-        cache->scratch_status, inserted_out);
+    status = sc_radix_insert(cache->radix, &insert, &sink.sink, NULL, cache->scratch_status,
+        inserted_out);
     if (status != SC_ERR_LIMIT || !make_token_room(cache, lease, len)) return status;
     return sc_radix_insert(cache->radix, &insert, &sink.sink, NULL, cache->scratch_status,
         inserted_out);

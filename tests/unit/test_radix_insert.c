@@ -447,8 +447,11 @@ START_TEST(spans__of_a_split_path_rejoin)
     ck_assert_int_eq(sc_radix_spans(t->radix, t->in.node, 1, spans, 4, &count), SC_OK);
     ck_assert_uint_eq(count, 2);
     ck_assert(spans[0].page_first == 1 && spans[0].page_count == 2 && spans[1].page_first == 3);
+    memset(spans, 0xff, sizeof spans);
     ck_assert_int_eq(sc_radix_spans(t->radix, t->in.node, 0, spans, 1, &count), SC_ERR_LIMIT);
     ck_assert_uint_eq(count, 2);
+    ck_assert(spans[0].page_first == 0 && spans[0].page_count == 3); /* the first, not the last */
+    ck_assert_uint_eq(spans[1].page_count, UINT32_MAX);
     ck_assert_int_eq(sc_radix_spans(t->radix, t->in.node, 5, spans, 4, &count), SC_ERR_INVALID);
     ck_assert_int_eq(sc_radix_spans(t->radix, SC_NODE_NONE, 0, spans, 4, &count), SC_OK);
     ck_assert_uint_eq(count, 0);

@@ -109,6 +109,18 @@ struct sc_radix_match {
 sc_status sc_radix_match(const struct sc_radix *radix, uint32_t space,
     const struct sc_radix_key *key, uint32_t len_max, struct sc_radix_match *match_out);
 
+/* The same for a key that is known to begin with the path that ends at `from`, marks included (it
+ * is a lease's that holds the path, or of an earlier match of this key): that part is not compared.
+ * SC_NODE_NONE: nothing is known. SC_ERR_STALE: no such node; SC_ERR_INVALID: a tail, or it ends
+ * behind the key or len_max. Cost: that of what lies behind `from`, and the nodes from there up to
+ * the deepest snapshot. */
+sc_status sc_radix_match_from(const struct sc_radix *radix, uint32_t space, sc_node from,
+    const struct sc_radix_key *key, uint32_t len_max, struct sc_radix_match *match_out);
+/* Asks for the memory that a match of this key will read first, and does not wait for it: for the
+ * keys of a batch, one ahead. Bad arguments do nothing. */
+void sc_radix_prefetch(const struct sc_radix *radix, uint32_t space,
+    const struct sc_radix_key *key);
+
 /* Marks a match as used: the KV path moves to the recent end (and that of a tail that was hit); of
  * the snapshots only the one that was used (match->state_node) does. A node that is gone is passed
  * over. Cost: O(log leaves). */
@@ -131,6 +143,10 @@ struct sc_radix_insert {
     uint32_t save_count;
     const sc_mark *marks;          /* strictly ascending, before token_count */
     uint32_t mark_count;
+    /* Not NONE: the key is known to begin with the path that ends there, with marks and history (a
+     * lease holds it since it was matched or inserted). What lies before its end is not compared,
+     * and ids before it are not read. SC_ERR_STALE, SC_ERR_INVALID as for sc_radix_match_from. */
+    sc_node from;
 };
 struct sc_radix_inserted {
     sc_node node;          /* ends at token_count (or at conflict_len); NONE if that is 0 */
@@ -149,7 +165,7 @@ struct sc_radix_inserted {
  * or the key's end), SC_ERR_LIMIT, SC_ERR_NO_MEMORY, SC_ERR_NOT_FOUND (space): nothing changed.
  * Never evicts to make room; only a replaced branch goes through `sink`. A branch of more than 64
  * nodes is not looked through: it counts as in use.
- * Cost: O(token_count), and the nodes replaced. */
+ * Cost: O(token_count), or what of it lies behind `from`, and the nodes replaced. */
 sc_status sc_radix_insert(struct sc_radix *radix, const struct sc_radix_insert *insert,
     const struct sc_radix_sink *sink, int32_t *canonical_out, sc_status *save_status_out,
     struct sc_radix_inserted *inserted_out);
@@ -186,8 +202,10 @@ sc_status sc_radix_receipt_get(const struct sc_radix *radix, struct sc_radix_rec
     sc_node *node_out, uint32_t *what_out);
 
 /* Evicts least recently used, unlocked leaves until `token_count` tokens went or nothing is left;
- * snapshots on them go too (CASCADE). Parents that become leaves follow in their turn. Whole leaves
- * go, so up to one node more than asked for. Works without KV too. Cost: what it evicts. */
+ * snapshots on them go too (CASCADE). Parents that become leaves follow in their turn. With KV, of
+ * the last leaf only as many pages go as are needed, and its snapshot, unless less than 64 tokens
+ * or a page would be left; so less than that more than asked for. Without KV whole leaves go: of a
+ * part nothing could be resumed. Cost: what it evicts. */
 sc_status sc_radix_evict_kv(struct sc_radix *radix, uint64_t token_count,
     const struct sc_radix_sink *sink, uint64_t *token_count_out, uint32_t *snapshot_count_out);
 /* Evicts least recently used, unlocked snapshots; their KV stays (tombstones), but for a tail's.
@@ -202,8 +220,8 @@ sc_status sc_radix_evict_state(struct sc_radix *radix, uint32_t count,
 sc_status sc_radix_evict_node(struct sc_radix *radix, sc_node node,
     const struct sc_radix_sink *sink, sc_node *rest_out);
 
-/* Gives memory that evictions have freed back to the heap, and the heap's to the system: freed
- * memory is kept for later inserts until then, since returning it costs more than evicting. Runs in
+/* Gives memory that evictions have freed back to the heap, and the heap's to the system: until then
+ * most of it is kept for later inserts, since returning it costs more than evicting. Runs in
  * storage that is mostly free move together, `token_max` tokens (or a few thousand more) at most in
  * this call; those of locked paths stay, so that spans into them stay valid. No node, id, order or
  * answer changes. `bytes_out` (may be NULL): by how much sc_radix_stats.bytes fell. Never fails for
@@ -215,7 +233,7 @@ struct sc_radix_span { const int32_t *ids; uint32_t page_first, page_count; };
  * tree's storage; valid while the path is KV-locked. What is contiguous in storage is one span. The
  * partial page of a tail counts as a page, the last one.
  * `*count_out` is how many there are; SC_ERR_LIMIT when cap is short (count_out says what is
- * needed), SC_ERR_STATE without KV, SC_ERR_INVALID past the end. Cost: O(nodes on the path). */
+ * needed, the first `cap` are written), SC_ERR_STATE without KV, SC_ERR_INVALID past the end. Cost: O(nodes on the path). */
 sc_status sc_radix_spans(const struct sc_radix *radix, sc_node node, uint32_t page_first,
     struct sc_radix_span *spans_out, uint32_t cap, uint32_t *count_out);
 
