@@ -3,7 +3,9 @@
 #include <check.h>
 #include <math.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -326,6 +328,106 @@ START_TEST(lock__excludes)
 }
 END_TEST
 
+/* Many readers, more than slots, and writers that change two words one after the other. */
+struct crowd {
+    struct sc_rwlock lock;
+    uint64_t a, b;
+    _Atomic uint64_t reads, writes, torn;
+    _Atomic int stop;
+    uint32_t hold; /* pauses that a reader stays */
+};
+
+static void *crowd_read(void *arg)
+{
+    struct crowd *c = arg;
+    while (!atomic_load(&c->stop)) {
+        sc_rwlock_lock_shared(&c->lock);
+        uint64_t a = c->a;
+        for (uint32_t i = 0; i < c->hold; i++) atomic_load(&c->stop);
+        if (a != c->b) atomic_fetch_add(&c->torn, 1);
+        sc_rwlock_unlock_shared(&c->lock);
+        atomic_fetch_add(&c->reads, 1);
+    }
+    return NULL;
+}
+
+static void *crowd_write(void *arg)
+{
+    struct crowd *c = arg;
+    while (!atomic_load(&c->stop)) {
+        sc_rwlock_lock(&c->lock);
+        c->a++;
+        c->b++;
+        sc_rwlock_unlock(&c->lock);
+        atomic_fetch_add(&c->writes, 1);
+    }
+    return NULL;
+}
+
+/* Until both sides got in, or for long. */
+static void crowd_run(struct crowd *c, int readers, int writers, int writes)
+{
+    enum { MOST = SC_RWLOCK_SLOTS + 16 };
+    pthread_t threads[MOST];
+    ck_assert_int_le(readers + writers, MOST);
+    ck_assert_int_eq(sc_rwlock_init(&c->lock, SC_RANK_ENGINE), SC_OK);
+    for (int i = 0; i < readers + writers; i++) {
+        void *(*run)(void *) = i < readers ? crowd_read : crowd_write;
+        ck_assert_int_eq(pthread_create(&threads[i], NULL, run, c), 0);
+    }
+    struct timespec nap = {0, 5000000};
+    for (int i = 0; i < 4000; i++) {
+        if (atomic_load(&c->reads) > 100 && atomic_load(&c->writes) > (uint64_t)writes) break;
+        nanosleep(&nap, NULL);
+    }
+    atomic_store(&c->stop, 1);
+    for (int i = 0; i < readers + writers; i++) ck_assert_int_eq(pthread_join(threads[i], NULL), 0);
+    sc_rwlock_deinit(&c->lock);
+    ck_assert_uint_eq(atomic_load(&c->torn), 0);
+    ck_assert_uint_eq(c->a, c->b);
+    ck_assert_uint_eq(c->a, atomic_load(&c->writes));
+    ck_assert_uint_gt(atomic_load(&c->reads), 100); /* neither side starved */
+    ck_assert_uint_gt(c->a, (uint64_t)writes);
+}
+
+START_TEST(lock__readers_see_whole_writes)
+{
+    static const int readers[] = {1, 3, SC_RWLOCK_SLOTS + 14};
+    for (int i = 0; i < 3; i++) {
+        struct crowd c = {.hold = (uint32_t)i * 50};
+        crowd_run(&c, readers[i], 2, 500);
+    }
+}
+END_TEST
+
+/* Readers that stay longer than a writer spins: it sleeps, and is woken. */
+START_TEST(lock__a_sleeping_writer_is_woken)
+{
+    struct crowd c = {.hold = 200000};
+    crowd_run(&c, 3, 1, 20);
+}
+END_TEST
+
+START_TEST(lock__readers_are_together)
+{
+    struct sc_rwlock lock;
+    pthread_t thread;
+    struct crowd c = {.hold = 1};
+    ck_assert_int_eq(sc_rwlock_init(&c.lock, SC_RANK_ENGINE), SC_OK);
+    ck_assert_int_eq(sc_rwlock_init(&lock, SC_RANK_ENGINE), SC_OK);
+    sc_rwlock_lock_shared(&c.lock); /* another reader comes and goes meanwhile */
+    ck_assert_int_eq(pthread_create(&thread, NULL, crowd_read, &c), 0);
+    while (atomic_load(&c.reads) < 10) sched_yield();
+    atomic_store(&c.stop, 1);
+    ck_assert_int_eq(pthread_join(thread, NULL), 0);
+    sc_rwlock_unlock_shared(&c.lock);
+    sc_rwlock_deinit(&c.lock);
+    sc_rwlock_lock(&lock); /* locks are not one */
+    sc_rwlock_unlock(&lock);
+    sc_rwlock_deinit(&lock);
+}
+END_TEST
+
 #if SC_ASSERT_LEVEL >= 2
 START_TEST(lock__falling_rank_aborts)
 {
@@ -403,6 +505,9 @@ static Suite *base_suite(void)
     tcase_set_timeout(tc, 60);
     tcase_add_test(tc, lock__init_refuses_null);
     tcase_add_test(tc, lock__excludes);
+    tcase_add_test(tc, lock__readers_see_whole_writes);
+    tcase_add_test(tc, lock__a_sleeping_writer_is_woken);
+    tcase_add_test(tc, lock__readers_are_together);
 #if SC_ASSERT_LEVEL >= 2
     tcase_add_test_raise_signal(tc, lock__falling_rank_aborts, SIGABRT);
     tcase_add_test_raise_signal(tc, lock__same_rank_twice_aborts, SIGABRT);

@@ -183,6 +183,35 @@ START_TEST(arena__agrees_with_our_count_and_returns_all)
 }
 END_TEST
 
+START_TEST(arena__trim_returns_freed_memory_while_some_is_alive)
+{
+    enum { COUNT = 64, BYTES = 1 << 17 };
+    static void *blocks[COUNT];
+    struct sc_heap heap;
+    ck_assert_int_eq(sc_heap_init(&heap, SC_SUBSYSTEM_POOL, NULL), SC_OK);
+    for (int i = 0; i < COUNT; i++) {
+        blocks[i] = sc_heap_alloc(&heap, BYTES, 4096);
+        memset(blocks[i], i + 1, BYTES);
+    }
+    for (int i = 0; i < COUNT; i++) {
+        if (i % 8 != 0) sc_heap_free(&heap, blocks[i], BYTES);
+    }
+    sc_heap_trim(&heap);
+    sc_heap_stats left = stats_of(SC_SUBSYSTEM_POOL);
+    ck_assert_uint_eq(left.live_bytes, (uint64_t)COUNT / 8 * BYTES);
+    if (EXPECT_ARENA) ck_assert_uint_lt(left.resident_bytes, left.live_bytes * 3 / 2);
+    for (int i = 0; i < COUNT; i += 8) {
+        ck_assert_int_eq(((unsigned char *)blocks[i])[BYTES - 1], i + 1);
+        sc_heap_free(&heap, blocks[i], BYTES);
+    }
+    struct fail_alloc fa; /* of a caller's allocator there is nothing to give back */
+    fail_alloc_init(&fa);
+    ck_assert_int_eq(sc_heap_init(&heap, SC_SUBSYSTEM_POOL, &fa.allocator), SC_OK);
+    sc_heap_trim(&heap);
+    ck_assert_uint_eq(fail_alloc_calls(&fa), 0);
+}
+END_TEST
+
 START_TEST(arena__odd_sizes_are_within_the_size_class_bound)
 {
     static void *blocks[BLOCKS];
@@ -321,6 +350,7 @@ static Suite *heap_suite(void)
     tc = tcase_create("arena");
     tcase_set_timeout(tc, 60);
     tcase_add_test(tc, arena__agrees_with_our_count_and_returns_all);
+    tcase_add_test(tc, arena__trim_returns_freed_memory_while_some_is_alive);
     tcase_add_test(tc, arena__odd_sizes_are_within_the_size_class_bound);
     tcase_add_test(tc, arena__subsystems_are_apart);
     tcase_add_test(tc, arena__first_use_and_churn_from_many_threads);
