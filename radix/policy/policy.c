@@ -166,6 +166,9 @@ static sc_status path_check(const struct sc_policy *p, const struct sc_policy_pa
     SC_REQUIRE(path->state_len <= path->kv_len || p->options.cost.kv_token_bytes <= 0);
     SC_REQUIRE(path->priority >= -16 && path->priority <= 16);
     SC_REQUIRE(path->now_ns >= p->now_ns);
+    uint32_t blocks_end = path->block_count * p->options.block_tokens;
+    SC_REQUIRE(path->end_len == 0 || (path->end_len >= blocks_end &&
+        path->end_len - blocks_end < p->options.block_tokens));
     SC_REQUIRE(path->points != NULL && path->point_cap > 0 && path->point_cap <= UINT16_MAX);
     if (p->model && path->block_count > p->ghost_max / 2) {
         return SC_FAIL(SC_ERR_LIMIT, "a prompt of %u blocks, %u are remembered", path->block_count,
@@ -190,7 +193,7 @@ sc_status sc_policy_begin(struct sc_policy *p, struct sc_policy_path *path)
     path->used = path->wanted = 0;
     path->base_len = path->state_len;
     path->near_rate = 0;
-    path->linear = false;
+    path->linear = path->longer = false;
     if (!p->model) {
         pol_place_plain(p, path);
         uint32_t id = path->state_len > 0 ? pol_resident(p, path->state_node) : 0;
@@ -210,18 +213,45 @@ sc_status sc_policy_begin(struct sc_policy *p, struct sc_policy_path *path)
     return SC_OK;
 }
 
-/* The candidate that a new snapshot belongs to. Room for one was made. */
-static uint32_t cand_for(struct sc_policy *p, struct sc_policy_point *point, sc_node node)
+/* A candidate without a position that is learned about; as good as `like`, if that is not 0. Room
+ * for one was made. */
+static uint32_t cand_loose(struct sc_policy *p, uint32_t like)
 {
-    uint32_t id = pol_resident(p, node); /* of a snapshot that left without notice */
-    if (id != 0) pol_detach(p, id);
-    id = pol_alive(p, point->cand, point->generation);
-    if (id != 0 && pol_cand(p, id)->node != 0) pol_detach(p, id);
-    id = pol_alive(p, point->cand, point->generation);
+    uint32_t id = pol_cand_new(p);
+    struct cand *cand = pol_cand(p, id);
+    cand->born_ns = p->now_ns;
+    cand->kind = KIND_FIRST;
+    if (like == 0) return id;
+    const struct cand *model = pol_cand(p, like);
+    cand->registered = model->registered;
+    cand->kind = model->kind;
+    cand->stratum = model->stratum;
+    cand->level = model->level;
+    memcpy(cand->features, model->features, sizeof cand->features);
+    return id;
+}
+
+/* The candidate that a new snapshot belongs to. Room for one was made. */
+static uint32_t cand_for(struct sc_policy *p, struct sc_policy_point *point)
+{
+    uint32_t id = pol_alive(p, point->cand, point->generation);
+    if (id != 0 && pol_cand(p, id)->node != 0) {
+        struct sc_radix_node_info info;
+        const struct cand *cand = pol_cand(p, id);
+        bool there = cand->len != point->len &&
+            sc_radix_node_get(p->options.radix, cand->node, &info) == SC_OK &&
+            info.snapshot == cand->snapshot;
+        if (there) {
+            id = cand_loose(p, id); /* another end in the same block */
+            point->cand = id;
+            point->generation = pol_cand(p, id)->generation;
+            return id;
+        }
+        pol_detach(p, id);
+        id = pol_alive(p, point->cand, point->generation);
+    }
     if (id == 0) {
-        id = pol_cand_new(p);
-        pol_cand(p, id)->len = point->len;
-        pol_cand(p, id)->born_ns = p->now_ns;
+        id = cand_loose(p, 0);
         pol_cand(p, id)->kind = point->kind;
         pol_cand(p, id)->stratum = (uint8_t)(point->kind * STRATA_PER_KIND);
         point->cand = id;
@@ -230,37 +260,109 @@ static uint32_t cand_for(struct sc_policy *p, struct sc_policy_point *point, sc_
     return id;
 }
 
-sc_status sc_policy_attached(struct sc_policy *p, struct sc_policy_path *path, uint32_t index,
-    sc_node node, uint32_t snapshot)
+/* Room for one more resident candidate. */
+static sc_status attach_check(struct sc_policy *p, sc_node node, uint32_t snapshot, uint32_t len)
 {
-    SC_REQUIRE(p != NULL && path != NULL && index < path->point_count && snapshot != 0);
     struct sc_radix_node_info info;
     SC_TRY(sc_radix_node_get(p->options.radix, node, &info));
-    struct sc_policy_point *point = &path->points[index];
-    if (info.snapshot != snapshot || info.end != point->len) {
+    if (info.snapshot != snapshot || (len != 0 && info.end != len)) {
         return SC_FAIL(SC_ERR_MISMATCH, "node %u has no snapshot %u after %u tokens",
-            node, snapshot, point->len);
+            node, snapshot, len);
     }
     if (!pol_cands_reserve(p, 1) || !pol_node_reserve(p, node)) {
         return SC_FAIL(SC_ERR_NO_MEMORY, "no memory for a candidate");
     }
-    uint32_t id = cand_for(p, point, node);
+    uint32_t id = pol_resident(p, node); /* of a snapshot that left without notice */
+    if (id != 0) pol_detach(p, id);
+    return SC_OK;
+}
+
+static void attach(struct sc_policy *p, const struct sc_policy_path *path, uint32_t id,
+    sc_node node, uint32_t snapshot, uint32_t len)
+{
     struct cand *cand = pol_cand(p, id);
     p->by_node[node] = id;
     cand->node = node;
     cand->snapshot = snapshot;
+    cand->len = len;
     cand->freq = 1;
     cand->base = p->age; /* 0 but for GDSF */
     cand->stamp = p->requests;
     cand->used_ns = p->now_ns;
-    cand->ttl_ns = path->ttl_ns;
-    cand->priority = (int8_t)path->priority;
-    cand->pin_until_ns = index + 1 == path->point_count ? path->pin_until_ns : 0;
+    cand->ttl_ns = path ? path->ttl_ns : 0;
+    cand->priority = path ? (int8_t)path->priority : 0;
+    cand->pin_until_ns = 0;
+}
+
+static void attached(struct sc_policy *p, uint32_t id)
+{
+    pol_touch(p, id);
+    if (p->options.order >= SC_POLICY_GDSF) pol_below_changed(p, pol_cand(p, id)->node);
+}
+
+sc_status sc_policy_attached(struct sc_policy *p, struct sc_policy_path *path, uint32_t index,
+    sc_node node, uint32_t snapshot)
+{
+    SC_REQUIRE(p != NULL && path != NULL && index < path->point_count && snapshot != 0);
+    struct sc_policy_point *point = &path->points[index];
+    SC_TRY(attach_check(p, node, snapshot, point->len));
+    uint32_t id = cand_for(p, point);
+    attach(p, path, id, node, snapshot, point->len);
+    if (index + 1 == path->point_count) pol_cand(p, id)->pin_until_ns = path->pin_until_ns;
     point->stored = true;
     if (path->kv_len < point->len) path->kv_len = point->len;
-    pol_touch(p, id);
-    if (p->options.order >= SC_POLICY_GDSF) pol_below_changed(p, node);
+    if (p->model && path->longer && index + 1 == path->point_count) {
+        pol_learn_longer(p, path, id);
+    }
+    attached(p, id);
     return SC_OK;
+}
+
+sc_status sc_policy_attach(struct sc_policy *p, const struct sc_policy_path *path, sc_node node,
+    uint32_t snapshot)
+{
+    SC_REQUIRE(p != NULL && snapshot != 0);
+    struct sc_radix_node_info info;
+    SC_TRY(attach_check(p, node, snapshot, 0));
+    SC_TRY(sc_radix_node_get(p->options.radix, node, &info));
+    const struct sc_policy_point *end = path ? pol_end_point(path) : NULL;
+    uint32_t id = cand_loose(p, end ? pol_alive(p, end->cand, end->generation) : 0);
+    attach(p, path, id, node, snapshot, info.end);
+    attached(p, id);
+    return SC_OK;
+}
+
+sc_status sc_policy_extend(struct sc_policy *p, struct sc_policy_path *path,
+    const uint64_t *hashes, uint32_t block_count, uint32_t len)
+{
+    SC_REQUIRE(p != NULL && path != NULL);
+    SC_REQUIRE(hashes != NULL || block_count == 0 || !p->model);
+    SC_REQUIRE(!path->longer && block_count >= path->block_count && len > pol_end(p, path));
+    SC_REQUIRE(block_count <= len / p->options.block_tokens);
+    uint32_t more = block_count - path->block_count;
+    if (path->point_count >= path->point_cap || (p->model && more > p->ghost_max / 2)) {
+        return SC_FAIL(SC_ERR_LIMIT, "no room for a longer request of %u blocks", block_count);
+    }
+    if (!pol_cands_reserve(p, 1)) return SC_FAIL(SC_ERR_NO_MEMORY, "no memory for a candidate");
+    const struct sc_policy_point *end = pol_end_point(path);
+    struct sc_policy_point point = {.len = len, .kind = end ? end->kind : KIND_FIRST};
+    path->prompt_end = end ? (uint32_t)(end - path->points) : UINT32_MAX;
+    if (p->model) {
+        pol_ghosts_expire(p, more);
+        pol_learn_extend(p, path, hashes, block_count, &point);
+    }
+    path->points[path->point_count++] = point;
+    path->block_count = block_count;
+    path->end_len = len;
+    path->longer = true;
+    return SC_OK;
+}
+
+void sc_policy_time(struct sc_policy *p, uint64_t now_ns)
+{
+    if (!p || now_ns <= p->now_ns) return;
+    p->now_ns = now_ns;
+    p->now_s = (double)now_ns * 1e-9;
 }
 
 static void use_path(struct sc_policy *p, sc_node node)
@@ -301,15 +403,20 @@ static uint64_t fit_every(uint64_t requests)
     return every < FIT_EVERY_MAX ? every : FIT_EVERY_MAX;
 }
 
+static bool resident(const struct sc_policy *p, const struct sc_policy_point *point)
+{
+    uint32_t id = pol_alive(p, point->cand, point->generation);
+    return id != 0 && pol_cand(p, id)->node != 0;
+}
+
 void sc_policy_end(struct sc_policy *p, struct sc_policy_path *path)
 {
     if (!p || !path) return;
     bool stored = false, end_stored = false;
     for (uint32_t i = 0; i < path->point_count; i++) stored |= path->points[i].stored;
-    if (path->point_count > 0) {
-        const struct sc_policy_point *last = &path->points[path->point_count - 1];
-        uint32_t id = pol_alive(p, last->cand, last->generation);
-        end_stored = id != 0 && pol_cand(p, id)->node != 0;
+    if (path->point_count > 0) end_stored = resident(p, &path->points[path->point_count - 1]);
+    if (path->longer && path->prompt_end < path->point_count) {
+        end_stored |= resident(p, &path->points[path->prompt_end]);
     }
     if (p->model) pol_learn_end(p, path, end_stored);
     use(p, path, stored);
@@ -320,259 +427,6 @@ void sc_policy_end(struct sc_policy *p, struct sc_policy_path *path)
         if (every < p->order.count / 16) every = p->order.count / 16; /* keys: O(1) a request */
         p->model->next_fit = p->requests + (every < early ? every : early);
     }
-}
-
-/* --- eviction --- */
-
-static bool snapshot_there(const struct sc_policy *p, const struct cand *cand,
-    struct sc_radix_node_info *info)
-{
-    return sc_radix_node_get(p->options.radix, cand->node, info) == SC_OK &&
-        info->snapshot == cand->snapshot;
-}
-
-static bool spared(const struct sc_radix_node_info *info)
-{
-    return info->state_locks > 0 || info->kv_locks > 0;
-}
-
-static void timers_serve(struct sc_policy *p)
-{
-    while (p->timers.count > 0) {
-        if (p->timers.items[0].key > p->now_ns) return;
-        pol_touch_time(p, p->timers.items[0].id, LOOK_AHEAD);
-    }
-}
-
-/* Takes the lowest entries off the heap until one may go; puts the others back. The first `base`
- * entries of `aside` are the caller's. */
-static uint32_t victim_find(struct sc_policy *p, uint32_t base, double *value_out)
-{
-    uint32_t aside = base, found = 0, second = 0;
-    double second_value = 0;
-    struct sc_radix_node_info info;
-    timers_serve(p);
-    while (p->order.count > 0 && found == 0) {
-        uint32_t id = p->order.items[0].id;
-        struct cand *cand = pol_cand(p, id);
-        if (!snapshot_there(p, cand, &info)) {
-            pol_detach(p, id);
-            continue;
-        }
-        double value = pol_value(p, id);
-        if (value > cand->key) {
-            pol_touch_time(p, id, 1);
-            continue;
-        }
-        if (!spared(&info)) {
-            found = id;
-            *value_out = value;
-            break;
-        }
-        if (second == 0 && info.state_locks == 0) {
-            second = id;
-            second_value = value;
-        }
-        p->aside[aside++] = id;
-        pol_heap_take(&p->order, id);
-    }
-    while (aside > base) {
-        uint32_t id = p->aside[--aside];
-        pol_key_set(p, id, pol_cand(p, id)->key);
-    }
-    if (found == 0 && second != 0 && !p->options.spare_paths) {
-        found = second;
-        *value_out = second_value;
-    }
-    return found != 0 && *value_out == HUGE_VAL ? 0 : found; /* pinned */
-}
-
-struct span { double low, high; };
-
-static void span_add(struct span *span, double x)
-{
-    if (x < span->low) span->low = x;
-    if (x > span->high) span->high = x;
-}
-
-static double normal(const struct span *span, double x)
-{
-    return span->high > span->low ? (x - span->low) / (span->high - span->low) : x - span->low;
-}
-
-/* Marconi's two terms. */
-static void marconi_terms(const struct sc_policy *p, uint32_t id, double *recent, double *efficient)
-{
-    const struct sc_cost *cost = &p->options.cost;
-    const struct cand *cand = pol_cand(p, id);
-    uint32_t up = pol_up(p, cand->node);
-    *recent = 1.0 / ((double)(p->requests - cand->stamp) + 1);
-    *efficient = sc_cost_prefill_s(cost, up ? pol_cand(p, up)->len : 0, cand->len) /
-        (cost->state_bytes + cost->kv_token_bytes * cand->len);
-}
-
-static uint32_t victim_marconi(struct sc_policy *p, double *value_out)
-{
-    struct span recents = {HUGE_VAL, -HUGE_VAL}, efficients = {HUGE_VAL, -HUGE_VAL};
-    struct sc_radix_node_info info;
-    double recent = 0, efficient = 0;
-    uint32_t best = 0;
-    for (int pass = 0; pass < 2; pass++) {
-        for (uint32_t i = 0; i < p->order.count; i++) {
-            uint32_t id = p->order.items[i].id;
-            struct cand *cand = pol_cand(p, id);
-            if (!snapshot_there(p, cand, &info) || spared(&info)) continue;
-            if (cand->pin_until_ns > p->now_ns) continue;
-            marconi_terms(p, id, &recent, &efficient);
-            if (pass == 0) {
-                span_add(&recents, recent);
-                span_add(&efficients, efficient);
-                continue;
-            }
-            if (info.child_count > 1) continue;
-            double value = normal(&recents, recent) +
-                p->options.marconi_alpha * normal(&efficients, efficient);
-            if (best == 0 || value < *value_out || (value == *value_out && id < best)) {
-                best = id;
-                *value_out = value;
-            }
-        }
-    }
-    return best;
-}
-
-static uint32_t victim_any(struct sc_policy *p, double *value_out)
-{
-    if (p->options.order == SC_POLICY_TREE) return 0;
-    return p->options.order == SC_POLICY_MARCONI ? victim_marconi(p, value_out)
-                                                 : victim_find(p, 0, value_out);
-}
-
-sc_node sc_policy_victim(struct sc_policy *p, double *value_out)
-{
-    double value = 0;
-    uint32_t id = p ? victim_any(p, &value) : 0;
-    if (id == 0) return SC_NODE_NONE;
-    if (value_out) *value_out = value;
-    return pol_cand(p, id)->node;
-}
-
-sc_node sc_policy_victim_naive(struct sc_policy *p, double *value_out)
-{
-    struct sc_radix_node_info info;
-    uint32_t best = 0;
-    double least = 0;
-    for (uint32_t id = 1; p && id <= p->cand_used; id++) {
-        const struct cand *cand = pol_cand(p, id);
-        if (!cand->live || cand->node == 0 || !snapshot_there(p, cand, &info)) continue;
-        if (spared(&info)) continue;
-        double value = pol_value(p, id);
-        if (value < HUGE_VAL && (best == 0 || value < least)) {
-            best = id;
-            least = value;
-        }
-    }
-    if (best == 0) return SC_NODE_NONE;
-    if (value_out) *value_out = least;
-    return pol_cand(p, best)->node;
-}
-
-/* Drops the snapshot of a candidate and what hangs on it alone. */
-static sc_status cand_evict(struct sc_policy *p, uint32_t id, double value,
-    const struct sc_radix_sink *sink)
-{
-    sc_node node = pol_cand(p, id)->node, rest = SC_NODE_NONE;
-    if (p->options.order == SC_POLICY_GITTINS) {
-        uint32_t up = pol_up(p, node);
-        if (up != 0 && pol_cand(p, up)->superseded_by == id &&
-            pol_cand(p, up)->kind == KIND_SUPERSEDED) {
-            pol_class_copy(p, up, id); /* it stands for the conversation again */
-        }
-    }
-    SC_TRY(sc_radix_evict_node((struct sc_radix *)p->options.radix, node, sink, &rest));
-    if (p->options.order == SC_POLICY_GDSF && value > p->age) p->age = value;
-    pol_detach(p, id);
-    p->evicted++;
-    if (p->options.order >= SC_POLICY_GDSF) pol_tail_changed(p, rest);
-    return SC_OK;
-}
-
-static double bytes_held(const struct sc_policy *p)
-{
-    struct sc_radix_stats stats;
-    sc_radix_stats_get(p->options.radix, &stats);
-    return (double)stats.snapshot_count * p->options.cost.state_bytes +
-        (double)stats.token_count * p->options.cost.kv_token_bytes;
-}
-
-/* Takes victims off the order until `bytes` would be free: `aside[0 .. *taken_out)`. False if one
- * of them is worth more than what wants to come in: then nothing may go. */
-static bool duel_won(struct sc_policy *p, double bytes, double bar, uint32_t *taken_out)
-{
-    uint32_t taken = 0;
-    double freed = 0, value = 0;
-    bool won = true;
-    while (won && freed < bytes) {
-        uint32_t id = victim_find(p, taken, &value);
-        won = id != 0 && value <= bar;
-        if (!won) break;
-        freed += pol_cand(p, id)->bytes;
-        pol_heap_take(&p->order, id);
-        p->aside[taken++] = id;
-    }
-    *taken_out = taken;
-    return won;
-}
-
-/* The duel and its consequences. */
-static sc_status duel(struct sc_policy *p, double bytes, double bar,
-    const struct sc_radix_sink *sink, double *freed_out, bool *won_out)
-{
-    double before = bytes_held(p);
-    uint32_t taken = 0, gone = 0;
-    sc_status status = SC_OK;
-    *won_out = duel_won(p, bytes, bar, &taken);
-    while (*won_out && status == SC_OK && gone < taken && *freed_out < bytes) {
-        status = cand_evict(p, p->aside[gone], 0, sink);
-        if (status == SC_OK) gone++;
-        *freed_out = before - bytes_held(p);
-    }
-    while (gone < taken) pol_touch_time(p, p->aside[gone++], 1);
-    return status;
-}
-
-sc_status sc_policy_room(struct sc_policy *p, double bytes, double bar,
-    const struct sc_radix_sink *sink, double *bytes_out)
-{
-    SC_REQUIRE(p != NULL && bytes_out != NULL && !isnan(bar) && !isnan(bytes));
-    SC_REQUIRE(sink != NULL && sink->snapshot != NULL);
-    double before = bytes_held(p), freed = 0;
-    sc_status status = SC_OK;
-    bool won = true;
-    if (bar < HUGE_VAL && p->options.order == SC_POLICY_GITTINS) {
-        status = duel(p, bytes, bar, sink, &freed, &won);
-        bar = HUGE_VAL; /* what the duel found is what is still needed */
-    }
-    while (status == SC_OK && won && freed < bytes) {
-        if (p->options.order == SC_POLICY_TREE) {
-            uint64_t tokens = 0;
-            uint32_t count = 0;
-            status = sc_radix_evict_kv((struct sc_radix *)p->options.radix, 1, sink, &tokens,
-                &count);
-            p->evicted += tokens > 0;
-            if (tokens == 0) break;
-        } else {
-            double value = 0;
-            uint32_t id = victim_any(p, &value);
-            if (id == 0 || value > bar) break;
-            status = cand_evict(p, id, value, sink);
-        }
-        freed = before - bytes_held(p);
-    }
-    if (status != SC_OK) return status;
-    if (freed < bytes) p->refused++;
-    *bytes_out = freed;
-    return SC_OK;
 }
 
 sc_status sc_policy_alpha_set(struct sc_policy *p, double alpha)

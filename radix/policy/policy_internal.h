@@ -23,7 +23,8 @@ enum {
 };
 
 enum {
-    FEATURES = 6,
+    FEATURES = 7,
+    FEATURE_CLASS = 4,           /* the last one that positions inside a prompt have */
     LEVELS_PER_FEATURE = 16,
     STRATA_PER_KIND = 4,
     HINTS = 3,
@@ -195,11 +196,23 @@ double pol_rate(struct sc_policy *p, const struct cand *cand, uint32_t ahead,
 /* policy_learn.c: what a request says about positions */
 void pol_learn(struct sc_policy *p, struct sc_policy_path *path);
 void pol_learn_end(struct sc_policy *p, struct sc_policy_path *path, bool extended);
+/* The candidate at the end of a longer request has got its snapshot. */
+void pol_learn_longer(struct sc_policy *p, struct sc_policy_path *path, uint32_t id);
+void pol_learn_extend(struct sc_policy *p, struct sc_policy_path *path, const uint64_t *hashes,
+    uint32_t block_count, struct sc_policy_point *point);
 
 /* policy_place.c: the points of a request, and what they are worth */
 bool pol_point_add(struct sc_policy_path *path, uint32_t len, uint8_t kind);
 void pol_place_plain(const struct sc_policy *p, struct sc_policy_path *path);
 void pol_place_order(struct sc_policy *p, struct sc_policy_path *path);
+/* The point that is the end of the path; NULL: none. */
+struct sc_policy_point *pol_end_point(const struct sc_policy_path *path);
+
+/* Where the prompt of the path ends. */
+static inline uint32_t pol_end(const struct sc_policy *p, const struct sc_policy_path *path)
+{
+    return path->end_len ? path->end_len : path->block_count * p->options.block_tokens;
+}
 
 /* A candidate named by number and generation, 0 if it is gone. */
 static inline uint32_t pol_alive(const struct sc_policy *p, uint32_t id, uint32_t generation)

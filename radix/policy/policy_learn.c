@@ -14,11 +14,14 @@
  * conversation went on. Where something did, it is a branch. */
 #include "policy_internal.h"
 
+enum { CLASS_OTHER = LEVELS_PER_FEATURE - 1 };
+
 struct seen {
     uint32_t blocks;      /* of the prompt */
     uint32_t common;      /* g */
     bool continues;       /* the prompt goes on from the end of an earlier one */
     bool diverges;
+    uint8_t class_id;
     double gap_s;         /* since w was last wanted; < 0: unknown */
     uint32_t siblings, turn;
 };
@@ -29,6 +32,11 @@ static uint8_t bits(uint64_t x)
 }
 
 static uint8_t at_most(uint8_t x, uint8_t most) { return x < most ? x : most; }
+
+static uint8_t class_of(const struct sc_policy_path *path)
+{
+    return path->class_id < CLASS_OTHER ? (uint8_t)path->class_id : CLASS_OTHER;
+}
 
 static uint8_t gap_feature(double gap_s)
 {
@@ -45,14 +53,15 @@ static uint8_t stratum_of(uint8_t kind, const uint8_t *features, enum sc_policy_
 }
 
 static void features_inside(const struct sc_policy *p, const struct cand *cand, double gap_s,
-    uint8_t *features)
+    uint8_t class_id, uint8_t *features)
 {
     uint32_t children = cand->ghost ? p->ghosts[cand->ghost].children : 0;
     features[0] = gap_feature(gap_s);
     features[1] = at_most(bits(cand->uses), 6);
     features[2] = at_most(bits(cand->len / p->options.block_tokens), LEVELS_PER_FEATURE - 1);
     features[3] = at_most(bits(children), 12);
-    features[4] = features[5] = 0;
+    features[4] = class_id;
+    features[5] = features[6] = 0;
 }
 
 /* The position starts a new interval of demand. */
@@ -102,7 +111,7 @@ static void learn_wanted(struct sc_policy *p, struct sc_policy_path *path, struc
         path->linear = seen->continues && seen->common < seen->blocks;
         if (seen->continues) seen->turn = at_most((uint8_t)(cand->turn + 1), 6);
         seen->gap_s = want(p, cand);
-        features_inside(p, cand, seen->gap_s, features);
+        features_inside(p, cand, seen->gap_s, seen->class_id, features);
         uint8_t kind = path->linear ? KIND_SUPERSEDED
             : cand->kind == KIND_NEAR ? KIND_NEAR : KIND_BRANCH;
         start(p, path, w, kind, features);
@@ -115,7 +124,7 @@ static void learn_wanted(struct sc_policy *p, struct sc_policy_path *path, struc
     path->used_generation = cand->generation;
     if (u == w) return;
     double gap_s = want(p, cand);
-    features_inside(p, cand, gap_s, features);
+    features_inside(p, cand, gap_s, seen->class_id, features);
     start(p, path, u, cand->registered ? cand->kind : KIND_BRANCH, features);
 }
 
@@ -154,13 +163,13 @@ static void points_find(const struct sc_policy *p, struct sc_policy_path *path,
     const struct seen *seen)
 {
     uint32_t block = p->options.block_tokens, placement = p->options.placement;
-    uint32_t end = seen->blocks * block, fork = seen->common * block;
+    uint32_t end = pol_end(p, path), fork = seen->common * block;
     uint32_t held = path->held_len;
     path->held_len = 0; /* what is held is learned about, too */
     if (placement & SC_PLACE_FORK && seen->diverges && fork > path->state_len) {
         pol_point_add(path, fork, KIND_BRANCH);
     }
-    if (placement & SC_PLACE_END && end > path->state_len) {
+    if (placement & SC_PLACE_END && end > path->state_len && seen->blocks > 0) {
         pol_point_add(path, end, seen->continues ? KIND_TURN : KIND_FIRST);
     }
     uint32_t back = p->options.near_tokens / block;
@@ -182,16 +191,16 @@ static void point_register(struct sc_policy *p, struct sc_policy_path *path,
         id = pol_cand_new(p);
         p->ghosts[ghost].cand = id;
         pol_cand(p, id)->ghost = ghost;
-        pol_cand(p, id)->len = point->len;
     }
     struct cand *cand = pol_cand(p, id);
+    if (cand->node == 0) cand->len = point->len; /* else another end in the same block is resident */
     point->cand = id;
     point->generation = cand->generation;
     if (point->kind == KIND_BRANCH && id == path->wanted && cand->open) return;
     pol_sample_close(p, cand, false); /* registered again: censored here */
     uint32_t n = seen->blocks, g = seen->common;
     uint8_t features[FEATURES] = {at_most(bits(n - g), 15),
-        (uint8_t)(g == 0 ? 0 : 1 + 4 * (uint64_t)g / n), 0, at_most(bits(n), 15),
+        (uint8_t)(g == 0 ? 0 : 1 + 4 * (uint64_t)g / n), 0, at_most(bits(n), 15), seen->class_id,
         (uint8_t)seen->turn};
     if (point->kind == KIND_FIRST || point->kind == KIND_TURN) {
         cand->is_end = true;
@@ -199,10 +208,10 @@ static void point_register(struct sc_policy *p, struct sc_policy_path *path,
         if (point->kind == KIND_TURN) {
             features[2] = gap_feature(seen->gap_s);
         } else {
-            features[4] = (uint8_t)seen->siblings;
+            features[5] = (uint8_t)seen->siblings;
         }
     } else if (point->kind == KIND_BRANCH) {
-        features_inside(p, cand, -1, features);
+        features_inside(p, cand, -1, seen->class_id, features);
     } else if (cand->registered) {
         return;
     }
@@ -211,7 +220,8 @@ static void point_register(struct sc_policy *p, struct sc_policy_path *path,
 
 void pol_learn(struct sc_policy *p, struct sc_policy_path *path)
 {
-    struct seen seen = {.blocks = path->block_count};
+    struct seen seen = {.blocks = path->block_count,
+        .class_id = class_of(path)};
     learn_path(p, path, &seen);
     points_find(p, path, &seen);
     uint32_t near = 0, end = 0;
@@ -230,13 +240,6 @@ void pol_learn(struct sc_policy *p, struct sc_policy_path *path)
     if (a->node != 0) pol_touch(p, near);
 }
 
-/* Whether something hangs below a node on one side only. */
-static bool one_child(const struct sc_policy *p, sc_node node)
-{
-    struct sc_radix_node_info info;
-    return sc_radix_node_get(p->options.radix, node, &info) == SC_OK && info.child_count == 1;
-}
-
 /* How much was decoded says something about what comes next. */
 static void learn_output(struct sc_policy *p, struct sc_policy_path *path)
 {
@@ -246,11 +249,106 @@ static void learn_output(struct sc_policy *p, struct sc_policy_path *path)
         if (id == 0 || (point->kind != KIND_FIRST && point->kind != KIND_TURN)) continue;
         struct cand *cand = pol_cand(p, id);
         if (cand->kind != point->kind || cand->open == 0) continue; /* wanted meanwhile */
-        cand->features[5] = at_most(bits(path->output_len), LEVELS_PER_FEATURE - 1);
+        cand->features[6] = at_most(bits(path->output_len), LEVELS_PER_FEATURE - 1);
         pol_sample_refine(p, cand);
         cand->level = pol_level(p->model, cand->stratum, cand->features);
         pol_touch(p, id);
     }
+}
+
+/* Whether something hangs below a node on one side only. */
+static bool one_child(const struct sc_policy *p, sc_node node)
+{
+    struct sc_radix_node_info info;
+    return sc_radix_node_get(p->options.radix, node, &info) == SC_OK && info.child_count == 1;
+}
+
+/* Ghosts of what was decoded; the last one, 0: the prompt's own are forgotten. */
+static uint32_t extend_path(struct sc_policy *p, const struct sc_policy_path *path,
+    const uint64_t *hashes, uint32_t block_count, uint32_t ghost)
+{
+    if (path->block_count > 0 && ghost == 0) return 0;
+    for (uint32_t k = path->block_count; k < block_count; k++) {
+        uint32_t next = pol_ghost_find(p, hashes[k]);
+        if (next == 0) next = pol_ghost_add(p, hashes[k], ghost);
+        p->ghosts[next].recent = true;
+        ghost = next;
+    }
+    return ghost;
+}
+
+/* What was learned about the end of the prompt, and the interval that runs, are the new end's: the
+ * conversation goes on from there. */
+static void end_moves(struct sc_policy *p, uint32_t from, uint32_t to)
+{
+    struct cand *a = pol_cand(p, from), *b = pol_cand(p, to);
+    pol_sample_close(p, b, false);
+    b->registered = a->registered;
+    b->is_end = true;
+    b->kind = a->kind;
+    b->stratum = a->stratum;
+    b->level = a->level;
+    b->turn = a->turn;
+    b->born_ns = a->born_ns;
+    b->open = a->open;
+    a->open = 0;
+    memcpy(b->features, a->features, sizeof b->features);
+}
+
+void pol_learn_extend(struct sc_policy *p, struct sc_policy_path *path, const uint64_t *hashes,
+    uint32_t block_count, struct sc_policy_point *point)
+{
+    const struct sc_policy_point *end = pol_end_point(path);
+    uint32_t e = end ? pol_alive(p, end->cand, end->generation) : 0;
+    uint32_t parent = e != 0 && path->block_count > 0 ? pol_cand(p, e)->ghost : 0;
+    uint32_t ghost = extend_path(p, path, hashes, block_count, parent);
+    if (ghost == 0) return;
+    uint32_t x = p->ghosts[ghost].cand;
+    if (x == 0 || (x == e && pol_cand(p, e)->node != 0)) {
+        if (x != 0) pol_cand(p, x)->ghost = 0; /* resident: goes with its snapshot */
+        x = pol_cand_new(p);
+        p->ghosts[ghost].cand = x;
+        pol_cand(p, x)->ghost = ghost;
+    }
+    struct cand *cand = pol_cand(p, x);
+    if (cand->node == 0) cand->len = point->len;
+    point->cand = x;
+    point->generation = cand->generation;
+    if (e != 0 && e != x) {
+        end_moves(p, e, x);
+    } else if (e == 0) {
+        struct sc_policy_path own = *path; /* hints are for begin alone */
+        own.hint = NULL;
+        uint8_t features[FEATURES] = {at_most(bits(block_count), 15), 0, 0,
+            at_most(bits(block_count), 15),
+            class_of(path)};
+        cand->is_end = true;
+        pol_sample_close(p, cand, false);
+        start(p, &own, x, KIND_FIRST, features);
+    }
+    if (cand->node != 0) pol_touch(p, x);
+}
+
+/* The end of the prompt has been superseded, if it is still here. */
+void pol_learn_longer(struct sc_policy *p, struct sc_policy_path *path, uint32_t id)
+{
+    if (path->prompt_end >= path->point_count) return;
+    const struct sc_policy_point *end = &path->points[path->prompt_end];
+    uint32_t e = pol_alive(p, end->cand, end->generation);
+    if (e == 0 || e == id || pol_cand(p, e)->node == 0 || !one_child(p, pol_cand(p, e)->node)) {
+        return;
+    }
+    struct sc_policy_path own = *path;
+    struct cand *cand = pol_cand(p, e), *last = pol_cand(p, id);
+    uint8_t features[FEATURES];
+    own.hint = NULL;
+    features_inside(p, cand, -1, class_of(path), features);
+    pol_sample_close(p, cand, false);
+    if (cand->superseded_by) pol_cand(p, cand->superseded_by)->supersedes = 0;
+    if (last->supersedes) pol_cand(p, last->supersedes)->superseded_by = 0;
+    cand->superseded_by = id;
+    last->supersedes = e;
+    start(p, &own, e, KIND_SUPERSEDED, features);
 }
 
 void pol_learn_end(struct sc_policy *p, struct sc_policy_path *path, bool extended)
@@ -261,6 +359,11 @@ void pol_learn_end(struct sc_policy *p, struct sc_policy_path *path, bool extend
     if (path->point_count > 0) {
         const struct sc_policy_point *last = &path->points[path->point_count - 1];
         e = pol_alive(p, last->cand, last->generation);
+    }
+    if (path->longer && path->prompt_end < path->point_count) { /* what comes first after u */
+        const struct sc_policy_point *end = &path->points[path->prompt_end];
+        uint32_t prompt = pol_alive(p, end->cand, end->generation);
+        if (prompt != 0 && pol_cand(p, prompt)->node != 0) e = prompt;
     }
     if (u == 0 || u != path->wanted || e == 0 || e == u || pol_cand(p, u)->node == 0) return;
     struct cand *used = pol_cand(p, u), *end = pol_cand(p, e);

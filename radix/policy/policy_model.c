@@ -216,7 +216,7 @@ static void fit_exposure(struct sc_policy *p, struct fit *fit, bool first)
             if (sample->open) sample_age(p, sample);
             if (sample->event) fit_event(fit, sample);
         }
-        float weight = m[at[0]] * m[at[1]] * m[at[2]] * m[at[3]] * m[at[4]] * m[at[5]];
+        float weight = m[at[0]] * m[at[1]] * m[at[2]] * m[at[3]] * m[at[4]] * m[at[5]] * m[at[6]];
         sample->weight = weight;
         fit->exposure[sample->cell] += weight * sample->rest_s;
         fit->passed[sample->cell] += weight; /* all buckets before it */
@@ -259,6 +259,14 @@ static void fit_hazard(struct model *model, struct fit *fit)
     }
 }
 
+/* Where all are of one class there is nothing to tell apart, and nothing to disturb. */
+static bool one_class(const struct fit *fit, int stratum)
+{
+    uint32_t first = multiplier_at((uint8_t)stratum, FEATURE_CLASS, 0), classes = 0;
+    for (uint32_t x = first; x < first + LEVELS_PER_FEATURE; x++) classes += fit->expected[x] > 0;
+    return classes <= 1;
+}
+
 static void fit_multipliers(struct model *model, struct fit *fit)
 {
     memset(fit->expected, 0, sizeof fit->expected);
@@ -268,13 +276,14 @@ static void fit_multipliers(struct model *model, struct fit *fit)
         const uint16_t *at = sample->at;
         float hits = sample->weight *
             (fit->cumulated[sample->cell] + model->hazard[sample->cell] * sample->rest_s);
-        static_assert(FEATURES == 6, "written out: this is the inner loop");
+        static_assert(FEATURES == 7, "written out: this is the inner loop");
         e[at[0]] += hits;
         e[at[1]] += hits;
         e[at[2]] += hits;
         e[at[3]] += hits;
         e[at[4]] += hits;
         e[at[5]] += hits;
+        e[at[6]] += hits;
     }
     for (int s = 0; s < STRATA; s++) {
         if (!fit->present[s]) continue;
@@ -285,8 +294,10 @@ static void fit_multipliers(struct model *model, struct fit *fit)
             expected += fit->expected[x];
         }
         uint32_t end = first + feature_count(s) * LEVELS_PER_FEATURE;
+        uint32_t class_at = one_class(fit, s) ? multiplier_at((uint8_t)s, FEATURE_CLASS, 0) : end;
         for (uint32_t x = first; x < end; x++) {
             if (fit->expected[x] <= 0) continue;
+            if (x >= class_at && x < class_at + LEVELS_PER_FEATURE) continue;
             double m = model->multiplier[x];
             double fresh = (fit->observed[x] + SHRINK) /
                 (fit->expected[x] * observed / expected / m + SHRINK);

@@ -2,6 +2,15 @@
 /* Where to save: the points of a request that need no statistics, and in which turn they ask. */
 #include "policy_internal.h"
 
+struct sc_policy_point *pol_end_point(const struct sc_policy_path *path)
+{
+    for (uint32_t i = path->point_count; i-- > 0;) {
+        struct sc_policy_point *point = &path->points[i];
+        if (point->kind == KIND_FIRST || point->kind == KIND_TURN) return point;
+    }
+    return NULL;
+}
+
 /* Keeps the array sorted; a position that is there already keeps its kind. False: no room. */
 bool pol_point_add(struct sc_policy_path *path, uint32_t len, uint8_t kind)
 {
@@ -36,23 +45,28 @@ static void place_log(const struct sc_policy *p, struct sc_policy_path *path, ui
 void pol_place_plain(const struct sc_policy *p, struct sc_policy_path *path)
 {
     uint32_t block = p->options.block_tokens, placement = p->options.placement;
-    uint32_t end = path->block_count * block;
+    uint32_t end = pol_end(p, path);
     if (placement & SC_PLACE_BRANCH) {
         uint32_t held = path->kv_len < path->len_max ? path->kv_len : path->len_max;
         held -= held % block;
         if (held > path->state_len) pol_point_add(path, held, KIND_BRANCH);
     }
-    if (placement & SC_PLACE_END && end > path->state_len) pol_point_add(path, end, KIND_FIRST);
+    bool known = !p->model || path->block_count > 0; /* what has no block is not learned about */
+    if (placement & SC_PLACE_END && end > path->state_len && known) {
+        pol_point_add(path, end, KIND_FIRST);
+    }
     if (placement & SC_PLACE_GIVEN) {
         for (uint32_t i = 0; i < path->given_count; i++) {
             uint32_t len = path->given[i] - path->given[i] % block;
-            if (len > path->state_len && len <= end) pol_point_add(path, len, KIND_BRANCH);
+            if (len <= path->state_len || len > end) continue;
+            if (p->model && len / block == end / block && len != end) continue; /* as good */
+            pol_point_add(path, len, KIND_BRANCH);
         }
     }
     if (placement & SC_PLACE_INTERVAL && p->options.interval_tokens > 0) {
         place_interval(p, path, end);
     }
-    if (placement & SC_PLACE_LOG) place_log(p, path, end);
+    if (placement & SC_PLACE_LOG) place_log(p, path, end - end % block);
 }
 
 static uint32_t more_kv(const struct sc_policy_path *path, uint32_t len)
@@ -129,25 +143,44 @@ static double point_value(struct sc_policy *p, const struct sc_policy_path *path
     return point->kind == KIND_NEAR ? SC_POLICY_NEAR_FACTOR * value : value;
 }
 
+static bool ask_point(struct sc_policy *p, struct sc_policy_path *path, uint32_t i,
+    double free_bytes, struct sc_policy_ask *ask)
+{
+    struct sc_policy_point *point = &path->points[i];
+    uint32_t id = pol_alive(p, point->cand, point->generation);
+    if (p->model && id == 0) return false;
+    /* there already */
+    if (id != 0 && pol_cand(p, id)->node != 0 && pol_cand(p, id)->len == point->len) return false;
+    uint32_t tokens = more_kv(path, point->len);
+    *ask = (struct sc_policy_ask){.first = i, .count = 1, .bar = HUGE_VAL,
+        .kv_tokens = tokens,
+        .bytes = p->options.cost.state_bytes + tokens * p->options.cost.kv_token_bytes};
+    bool cold = p->model && p->model->events < SC_POLICY_COLD_EVENTS;
+    if (p->options.admission == SC_ADMIT_DUEL && p->model && ask->bytes > free_bytes &&
+        (!cold || point->kind == KIND_NEAR)) {
+        ask->bar = point_value(p, path, point);
+    }
+    return true;
+}
+
+bool sc_policy_ask(struct sc_policy *p, struct sc_policy_path *path, uint32_t point,
+    double free_bytes, struct sc_policy_ask *ask_out)
+{
+    if (!p || !path || !ask_out || point >= path->point_count) return false;
+    return ask_point(p, path, point, free_bytes, ask_out);
+}
+
+void sc_policy_promise(struct sc_policy_path *path, uint32_t point, bool stored)
+{
+    if (path && point < path->point_count) path->points[point].stored = stored;
+}
+
 static bool next_each(struct sc_policy *p, struct sc_policy_path *path, double free_bytes,
     struct sc_policy_ask *ask)
 {
     while (path->turn < path->turn_count) {
         uint32_t i = path->points[path->turn++].turn;
-        struct sc_policy_point *point = &path->points[i];
-        uint32_t id = pol_alive(p, point->cand, point->generation);
-        if (p->model && id == 0) continue;
-        if (id != 0 && pol_cand(p, id)->node != 0) continue; /* there already */
-        uint32_t tokens = more_kv(path, point->len);
-        *ask = (struct sc_policy_ask){.first = i, .count = 1, .bar = HUGE_VAL,
-            .kv_tokens = tokens,
-            .bytes = p->options.cost.state_bytes + tokens * p->options.cost.kv_token_bytes};
-        bool cold = p->model && p->model->events < SC_POLICY_COLD_EVENTS;
-        if (p->options.admission == SC_ADMIT_DUEL && p->model && ask->bytes > free_bytes &&
-            (!cold || point->kind == KIND_NEAR)) {
-            ask->bar = point_value(p, path, point);
-        }
-        return true;
+        if (ask_point(p, path, i, free_bytes, ask)) return true;
     }
     return false;
 }

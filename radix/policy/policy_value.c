@@ -57,15 +57,16 @@ static void gain_bytes(struct sc_policy *p, uint32_t id, bool pass)
     uint32_t up_len = 0, tail = 0;
     if (info_get(p, cand->node, &info)) {
         bool leaf = info.child_count == 0 && cost->kv_token_bytes > 0, exclusive = leaf;
-        uint32_t start = info.start;
+        uint32_t start = info.start, stands = id; /* superseded ones that supersede others, too */
         for (sc_node at = info.parent; info_get(p, at, &info); at = info.parent) {
             if (info.snapshot != 0) {
                 uint32_t above = pol_resident(p, at);
                 if (!pass || above == 0 || pol_cand(p, above)->kind != KIND_SUPERSEDED ||
-                    pol_cand(p, above)->superseded_by != id) {
+                    pol_cand(p, above)->superseded_by != stands) {
                     up_len = info.end;
                     break;
                 }
+                stands = above;
             }
             exclusive = exclusive && info.child_count == 1;
             if (exclusive) start = info.start;
@@ -185,10 +186,21 @@ void pol_touch(struct sc_policy *p, uint32_t id)
     }
 }
 
+/* In a row of superseded ones, those beside it are neighbours now. */
+static void links_close(struct sc_policy *p, struct cand *cand)
+{
+    uint32_t above = cand->supersedes, below = cand->superseded_by;
+    if (above == 0 || below == 0 || pol_cand(p, above)->kind != KIND_SUPERSEDED) return;
+    pol_cand(p, above)->superseded_by = below;
+    pol_cand(p, below)->supersedes = above;
+    cand->supersedes = cand->superseded_by = 0;
+}
+
 void pol_detach(struct sc_policy *p, uint32_t id)
 {
     struct cand *cand = pol_cand(p, id);
     SC_ASSERT(cand->node != 0);
+    links_close(p, cand);
     pol_heap_take(&p->order, id);
     pol_heap_take(&p->timers, id);
     p->by_node[cand->node] = 0;

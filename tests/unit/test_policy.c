@@ -358,6 +358,7 @@ int main(void)
     SRunner *runner = srunner_create(suite);
     srunner_add_suite(runner, policy_args_suite());
     srunner_add_suite(runner, policy_random_suite());
+    srunner_add_suite(runner, policy_longer_suite());
     srunner_run_all(runner, CK_ENV);
     int failed = srunner_ntests_failed(runner);
     srunner_free(runner);

@@ -16,6 +16,7 @@ enum { RIG_PROMPT_MAX = 64, RIG_POINTS = 80 };
 
 Suite *policy_args_suite(void);
 Suite *policy_random_suite(void);
+Suite *policy_longer_suite(void);
 
 struct rig {
     struct sc_radix *radix;

@@ -145,6 +145,50 @@ static void compare(struct naive *naive, uint64_t now)
     if (victim != SC_NODE_NONE) ck_assert_double_eq_tol(value, least, 1e-9 * fabs(least) + 1e-300);
 }
 
+static sc_node insert_at(struct rig *rig, struct rig_request *request, const int32_t *tokens,
+    uint32_t len)
+{
+    int32_t ids[2 * RIG_PROMPT_MAX] = {0};
+    struct sc_radix_run run = {0, 0};
+    struct sc_radix_save save = {len, ++rig->snapshot};
+    struct sc_radix_inserted inserted;
+    sc_status status = SC_OK;
+    struct sc_radix_insert in = {.space = rig->space, .tokens = tokens, .token_count = len,
+        .kv_ids = ids, .runs = &run, .run_count = 1, .saves = &save, .save_count = 1};
+    RIG_OK(sc_radix_insert(rig->radix, &in, &rig->sink, NULL, &status, &inserted));
+    if (status != SC_OK) return SC_NODE_NONE;
+    rig_relock(rig, request, inserted.node);
+    return inserted.node;
+}
+
+/* What is decoded after the prompt: one in two is saved; so is, now and then, a state on the way
+ * that is no point of the path. The request is then as long as that. */
+static void decode(struct naive *naive, struct rig_request *request)
+{
+    struct rig *rig = naive->rig;
+    uint32_t count = rig->snapshot % 5, prompt = request->count;
+    if (count == 0 || prompt + count > RIG_PROMPT_MAX) return;
+    int32_t tokens[RIG_PROMPT_MAX];
+    struct sc_policy_path path = request->path;
+    memcpy(tokens, request->tokens, prompt * sizeof *tokens);
+    for (uint32_t i = 0; i < count; i++) tokens[prompt + i] = (int32_t)(rig->snapshot + i) % 3;
+    rig_prompt(request, tokens, prompt + count);
+    request->path = path;
+    if (count > 3) {
+        sc_node node = insert_at(rig, request, tokens, prompt + 1);
+        if (node) RIG_OK(sc_policy_attach(rig->policy, &request->path, node, rig->snapshot));
+        compare(naive, 0);
+    }
+    RIG_OK(sc_policy_extend(rig->policy, &request->path, request->hashes, prompt + count,
+        prompt + count));
+    if (rig->snapshot % 2 == 0) return;
+    sc_node node = insert_at(rig, request, tokens, prompt + count);
+    uint32_t last = request->path.point_count - 1;
+    if (!node) return;
+    RIG_OK(sc_policy_attached(rig->policy, &request->path, last, node, rig->snapshot));
+    compare(naive, 0);
+}
+
 /* Serves one request; every victim on the way is compared. */
 static void serve(struct naive *naive, struct rig_request *request)
 {
@@ -167,25 +211,17 @@ static void serve(struct naive *naive, struct rig_request *request)
         }
         if (rig_bytes(rig) + ask.bytes > rig->cap) continue;
         for (uint32_t i = ask.first; i < ask.first + ask.count; i++) {
-            uint32_t snapshot = ++rig->snapshot;
-            int32_t ids[RIG_PROMPT_MAX] = {0};
-            struct sc_radix_run run = {0, 0};
-            struct sc_radix_save save = {request->points[i].len, snapshot};
-            struct sc_radix_inserted inserted;
-            sc_status status = SC_OK;
-            struct sc_radix_insert in = {.space = rig->space, .tokens = request->tokens,
-                .token_count = save.len, .kv_ids = ids, .runs = &run, .run_count = 1,
-                .saves = &save, .save_count = 1};
-            RIG_OK(sc_radix_insert(rig->radix, &in, &rig->sink, NULL, &status, &inserted));
-            if (status != SC_OK) continue;
-            rig_relock(rig, request, inserted.node);
-            RIG_OK(sc_policy_attached(rig->policy, &request->path, i, inserted.node, snapshot));
+            uint32_t len = request->points[i].len;
+            sc_node node = insert_at(rig, request, request->tokens, len);
+            if (node == SC_NODE_NONE) continue;
+            RIG_OK(sc_policy_attached(rig->policy, &request->path, i, node, rig->snapshot));
             ck_assert_uint_lt(naive->count, LIST_MAX);
-            naive->list[naive->count++] = (struct naive_entry){snapshot, save.len, inserted.node,
+            naive->list[naive->count++] = (struct naive_entry){rig->snapshot, len, node,
                 stats.requests, 1, naive->age};
             stored = true;
         }
     }
+    if (rig->options.order == SC_POLICY_GITTINS) decode(naive, request);
     sc_policy_end(rig->policy, &request->path);
     struct naive_entry *used = naive_find(naive, request->state_node);
     if (request->resumed > 0 && used) {

@@ -16,7 +16,9 @@
  *   sc_policy_end
  *
  * begin and the rest may be far apart, with other requests in between: the points of an engine are
- * written by later steps. A path that is never ended costs nothing.
+ * written by later steps, in the order of its own (sc_policy_ask instead of sc_policy_next). What
+ * is decoded makes the prompt longer (sc_policy_extend, before end): a conversation goes on from
+ * there. A path that is never ended costs nothing.
  *
  * A snapshot may leave the index behind the policy's back (with its space, with KV): the policy
  * notices when it next looks. It never drops a snapshot with a state lock; one on a locked path
@@ -82,6 +84,7 @@ struct sc_policy_options {
     uint32_t ghost_max;       /* blocks remembered, 32 bytes each from the start; 0: 262,144 */
     double marconi_alpha;
     bool spare_paths;         /* snapshots on locked paths are no victims */
+    bool keep_kv;             /* only the snapshot of a victim goes, the KV stays in the index */
     uint32_t fit_every;       /* requests; 0: default */
     uint32_t sample_count;    /* intervals that the model learns from; 0: default */
 };
@@ -106,6 +109,9 @@ struct sc_policy_path {
     uint64_t now_ns;             /* never runs backwards */
     const uint64_t *hashes;      /* [block_count]: of all before the end of the block; begin only */
     uint32_t block_count;        /* whole blocks of the prompt */
+    /* where the point of its end lies, less than a block further; 0: at the end of the blocks */
+    uint32_t end_len;
+    uint32_t class_id;           /* kind of request; those above 14 are one */
     uint32_t len_max;            /* a hit is at most this long: prompt - 1 */
     uint32_t kv_len, state_len;  /* of the match; kv_len not cut at len_max */
     uint32_t held_len;           /* deepest snapshot of the prompt, if beyond len_max; else 0 */
@@ -126,6 +132,8 @@ struct sc_policy_path {
     uint32_t used, used_generation, wanted, wanted_generation, base_len;
     double near_rate;
     bool linear; /* the wanted position was the end of a prompt that this one continues */
+    bool longer; /* extended: then the last point, else the end of the prompt is `prompt_end` */
+    uint32_t prompt_end;
 };
 sc_status sc_policy_begin(struct sc_policy *policy, struct sc_policy_path *path);
 
@@ -138,6 +146,13 @@ struct sc_policy_ask {
 /* False when nothing is left to ask for. `free_bytes` of the budget decide whether it is a duel. */
 bool sc_policy_next(struct sc_policy *policy, struct sc_policy_path *path, double free_bytes,
     struct sc_policy_ask *ask_out);
+/* The same for one point, which the caller has come to: false if it is not to be saved. */
+bool sc_policy_ask(struct sc_policy *policy, struct sc_policy_path *path, uint32_t point,
+    double free_bytes, struct sc_policy_ask *ask_out);
+/* The point has got its bytes, or lost them again; those behind it are judged accordingly. */
+void sc_policy_promise(struct sc_policy_path *path, uint32_t point, bool stored);
+/* Time has gone on without a request. Never backwards: earlier times are passed over. */
+void sc_policy_time(struct sc_policy *policy, uint64_t now_ns);
 /* Evicts by `order` until `bytes` went; stops at the first victim worth more than `bar`. What went
  * before stays gone. */
 sc_status sc_policy_room(struct sc_policy *policy, double bytes, double bar,
@@ -145,6 +160,14 @@ sc_status sc_policy_room(struct sc_policy *policy, double bytes, double bar,
 /* `point` of the path is in the index now, as a snapshot on `node`. */
 sc_status sc_policy_attached(struct sc_policy *policy, struct sc_policy_path *path, uint32_t point,
     sc_node node, uint32_t snapshot);
+/* A snapshot that belongs to no point of the path: as good as its end. `path` may be NULL. */
+sc_status sc_policy_attach(struct sc_policy *policy, const struct sc_policy_path *path,
+    sc_node node, uint32_t snapshot);
+/* The request has become longer, up to `len` tokens, of which `hashes` has `block_count` blocks
+ * (those beyond the path's are read): whoever continues it begins there and not at the prompt's
+ * end. Becomes the last point; SC_ERR_LIMIT if there is no room for it. Before end. */
+sc_status sc_policy_extend(struct sc_policy *policy, struct sc_policy_path *path,
+    const uint64_t *hashes, uint32_t block_count, uint32_t len);
 void sc_policy_end(struct sc_policy *policy, struct sc_policy_path *path);
 
 /* The snapshot that would go first, with its value per byte: SC_NODE_NONE if none may. */
