@@ -178,8 +178,8 @@ static void report(const struct kbench_case *c, const struct options *o, const s
                "\"row\":\"%s\",\"metric\":\"time\",\"unit\":\"us\",\"n\":%u,"
                "\"p50\":%.3f,"
                "\"gb_s\":%.3f,\"gflop_s\":%.3f,\"limit\":\"%s\",", kbench_op_name(c->op),
-            c->model->name, dtype_name(c->dtype), dtype_name(c->state), c->batch, c->tokens, o->threads, r->row,
-            o->rounds, r->call_us, r->gb_s, r->gflop_s, limit);
+            c->model->name, dtype_name(c->dtype), dtype_name(c->state), c->batch, c->tokens,
+            o->threads, r->row, o->rounds, r->call_us, r->gb_s, r->gflop_s, limit);
         if (r->limit > 0)
             printf("\"limit_rate\":%.3f,\"limit_percent\":%.2f}\n", r->limit, 100 * r->ratio);
         else

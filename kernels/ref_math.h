@@ -142,39 +142,25 @@ SC_REF_INLINE float ref_dot(const float *a, const float *b, uint32_t n)
     return ref_lane_sum((float *)lane, a + i, b + i, n - i);
 }
 
-/* x <- x * y, then the dot of x and z: the bits of the two done one after the other. */
-SC_REF_INLINE float ref_scale_dot(float *restrict x, const float *y, const float *z, uint32_t n)
+/* x <- x * y, then the dots of x with a and with b: the bits of ref_dot() on the new x. */
+SC_REF_INLINE void ref_scale_dots(float *restrict x, const float *y, const float *a,
+    const float *b, uint32_t n, float *restrict dots)
 {
-    ref_v8 lane[2] = {{0}, {0}};
+    ref_v8 lane[2] = {{0}, {0}}, other[2] = {{0}, {0}};
     uint32_t i = 0;
     for (; i + 16 <= n; i += 16) {
         ref_v8 x0 = *(ref_v8 *)(x + i) * *(const ref_v8 *)(y + i);
         ref_v8 x1 = *(ref_v8 *)(x + i + 8) * *(const ref_v8 *)(y + i + 8);
         *(ref_v8 *)(x + i) = x0;
         *(ref_v8 *)(x + i + 8) = x1;
-        lane[0] += x0 * *(const ref_v8 *)(z + i);
-        lane[1] += x1 * *(const ref_v8 *)(z + i + 8);
+        lane[0] += x0 * *(const ref_v8 *)(a + i);
+        lane[1] += x1 * *(const ref_v8 *)(a + i + 8);
+        other[0] += x0 * *(const ref_v8 *)(b + i);
+        other[1] += x1 * *(const ref_v8 *)(b + i + 8);
     }
     for (uint32_t l = i; l < n; l++) x[l] = x[l] * y[l];
-    return ref_lane_sum((float *)lane, x + i, z + i, n - i);
-}
-
-/* x <- x + u * y, then the dot of x and z. */
-SC_REF_INLINE float ref_add_dot(float *restrict x, float u, const float *y, const float *z,
-    uint32_t n)
-{
-    ref_v8 lane[2] = {{0}, {0}};
-    uint32_t i = 0;
-    for (; i + 16 <= n; i += 16) {
-        ref_v8 x0 = *(ref_v8 *)(x + i) + u * *(const ref_v8 *)(y + i);
-        ref_v8 x1 = *(ref_v8 *)(x + i + 8) + u * *(const ref_v8 *)(y + i + 8);
-        *(ref_v8 *)(x + i) = x0;
-        *(ref_v8 *)(x + i + 8) = x1;
-        lane[0] += x0 * *(const ref_v8 *)(z + i);
-        lane[1] += x1 * *(const ref_v8 *)(z + i + 8);
-    }
-    for (uint32_t l = i; l < n; l++) x[l] = x[l] + u * y[l];
-    return ref_lane_sum((float *)lane, x + i, z + i, n - i);
+    dots[0] = ref_lane_sum((float *)lane, x + i, a + i, n - i);
+    dots[1] = ref_lane_sum((float *)other, x + i, b + i, n - i);
 }
 
 /* n elements from element `offset` of a tensor. */

@@ -38,9 +38,9 @@ SC_REF_INLINE v16 v16_load_bf16(const uint16_t *x)
 /* The upper half of each lane, rounded to nearest even; lanes must not be NaN. */
 SC_REF_INLINE __m512i v16_round(v16 a)
 {
-    __m512i u = _mm512_castps_si512(a), one = _mm512_set1_epi32(1);
-    __m512i even = _mm512_and_si512(_mm512_srli_epi32(u, 16), one);
-    return _mm512_add_epi32(_mm512_add_epi32(u, _mm512_set1_epi32(0x7fff)), even);
+    __m512i u = _mm512_castps_si512(a), half = _mm512_add_epi32(u, _mm512_set1_epi32(0x7fff));
+    __mmask16 odd = _mm512_test_epi32_mask(u, _mm512_set1_epi32(0x10000));
+    return _mm512_mask_add_epi32(half, odd, half, _mm512_set1_epi32(1));
 }
 
 /* Lanes that are bf16 already. */
@@ -157,6 +157,19 @@ SC_REF_INLINE float v16_sum(v16 a)
     __m128 y = _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
     y = _mm_add_ps(y, _mm_movehl_ps(y, y));
     return _mm_cvtss_f32(_mm_add_ss(y, _mm_movehdup_ps(y)));
+}
+
+/* The same of four at once. */
+SC_REF_INLINE void v16_sums(const v16 *a, float *restrict out)
+{
+    __m128 y[4];
+    for (int i = 0; i < 4; i++) {
+        __m256 x = v16_fold(a[i]);
+        y[i] = _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
+    }
+    __m128 p = _mm_add_ps(_mm_movelh_ps(y[0], y[1]), _mm_movehl_ps(y[1], y[0]));
+    __m128 r = _mm_add_ps(_mm_movelh_ps(y[2], y[3]), _mm_movehl_ps(y[3], y[2]));
+    _mm_storeu_ps(out, _mm_add_ps(_mm_shuffle_ps(p, r, 0x88), _mm_shuffle_ps(p, r, 0xdd)));
 }
 
 /* Eight by eight: out[j][i] = in[i][j]; rows lie in_row and out_row elements apart. */

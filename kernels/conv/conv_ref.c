@@ -15,7 +15,7 @@
 #include "kernel_dispatch.h"
 #include "ref_math.h"
 
-enum { TILE = 128, WIDTH_MAX = 4 };
+enum { TILE = 512, WIDTH_MAX = 4 };
 
 struct tile {
     float weight[WIDTH_MAX][TILE];
@@ -59,24 +59,45 @@ SC_REF_INLINE void window_store(const struct tile *tile, const sc_k_conv_prefill
             p->window.dtype, (int64_t)j * p->channels + tile->channel, tile->n);
 }
 
+/* One pass over the channels of a tile; `width`, `dtype` and `silu` are known at compile time. */
+SC_REF_INLINE void tile_sum(struct tile *restrict tile, const sc_k_conv_prefill_params *p,
+    int64_t token, uint32_t width, sc_dtype dtype, bool silu)
+{
+    int64_t x_at = token * sc_kernel_stride(p->x_stride, p->channels) + tile->channel;
+    int64_t y_at = token * sc_kernel_stride(p->y_stride, p->channels) + tile->channel;
+    const float *restrict tap[WIDTH_MAX];
+    float acc[TILE], *restrict newest = tile->ext[(tile->first + width - 1) % width];
+    for (uint32_t j = 0; j < width; j++) tap[j] = tile->ext[(tile->first + j) % width];
+    ref_load(newest, p->x, dtype, x_at, tile->n);
+    if (dtype == SC_DTYPE_F32) ref_round(newest, p->window.dtype, tile->n);
+    for (uint32_t c = 0; c < tile->n; c++) {
+        float sum = tile->bias[c];
+        for (uint32_t j = 0; j < width; j++) sum += tile->weight[j][c] * tap[j][c];
+        acc[c] = silu ? ref_silu(sum) : sum;
+    }
+    ref_store(acc, p->y, dtype, y_at, tile->n);
+}
+
+SC_REF_INLINE void tile_act(struct tile *tile, const sc_k_conv_prefill_params *p, int64_t token,
+    uint32_t width, sc_dtype dtype)
+{
+    if (p->act == SC_K_ACT_SILU)
+        tile_sum(tile, p, token, width, dtype, true);
+    else
+        tile_sum(tile, p, token, width, dtype, false);
+}
+
 SC_REF_INLINE void tile_token(struct tile *tile, const sc_k_conv_prefill_params *p, int64_t token)
 {
-    int64_t x_stride = sc_kernel_stride(p->x_stride, p->channels);
-    int64_t y_stride = sc_kernel_stride(p->y_stride, p->channels);
-    uint32_t n = tile->n;
-    float acc[TILE];
-    float *newest = tile->ext[(tile->first + p->width - 1) % p->width];
-    ref_load(newest, p->x, p->dtype, token * x_stride + tile->channel, n);
-    ref_round(newest, p->window.dtype, n);
-    memcpy(acc, tile->bias, sizeof acc);
-    for (uint32_t j = 0; j < p->width; j++) {
-        const float *restrict w = tile->weight[j];
-        const float *restrict e = tile->ext[(tile->first + j) % p->width];
-        for (uint32_t c = 0; c < n; c++) acc[c] += w[c] * e[c];
-    }
-    if (p->act == SC_K_ACT_SILU)
-        for (uint32_t c = 0; c < n; c++) acc[c] = ref_silu(acc[c]);
-    ref_store(acc, p->y, p->dtype, token * y_stride + tile->channel, n);
+    bool f32 = p->dtype == SC_DTYPE_F32;
+    if (p->width == 4 && f32)
+        tile_act(tile, p, token, 4, SC_DTYPE_F32);
+    else if (p->width == 4)
+        tile_act(tile, p, token, 4, SC_DTYPE_BF16);
+    else if (p->width == 3)
+        tile_act(tile, p, token, 3, p->dtype);
+    else
+        tile_act(tile, p, token, 2, p->dtype);
     tile->first = (tile->first + 1) % p->width;
 }
 

@@ -12,8 +12,8 @@
  *   read = D(i,start) (k_i S)            u = (I + a)^-1 beta (v - read)
  *   o    = D(i,start) (q_i S) + p u      S = D(end,start) S + sum_j k_j (D(end,j) u_j)^T
  *
- * KDA. Decays are one number for each of K. Pairs of one 16-block are made one by one, ageing k_j by
- * a token at a time; pairs of different blocks are products around the block's start, where both
+ * KDA. Decays are one number for each of K. Pairs of one 16-block are made one by one, ageing k_j
+ * by a token at a time; pairs of different blocks are products around the block's start, where both
  * factors have decayed and none grown:
  *
  *               j in block 0      block 1        block 2

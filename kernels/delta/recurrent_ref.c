@@ -67,6 +67,7 @@ SC_REF_INLINE void token_load(struct tokens *x, const sc_k_delta_params *p, int6
     delta_load_qk(x->q + at, x->k + at, s, p->q,
         t * sc_kernel_stride(p->q_stride, qk) + h * s->k_dim, p->k,
         t * sc_kernel_stride(p->k_stride, qk) + h * s->k_dim, p->dtype);
+    x->kq[i] = ref_dot(x->k + at, x->q + at, s->k_dim);
     delta_alpha(x->alpha + at, s, g);
     ref_load(x->v + (size_t)i * rows, p->v, p->dtype,
         t * sc_kernel_stride(p->v_stride, vo) + (int64_t)hv * s->v_dim + v0, rows);
@@ -164,7 +165,7 @@ SC_REF_INLINE void decode_block(const sc_k_delta_decode_params *p, uint32_t r, i
 SC_REF_INLINE void decode_rows(const sc_k_delta_decode_params *p, uint32_t r, int64_t at,
     uint32_t rows, struct tokens *x)
 {
-    if (p->shape.k_dim % 16 != 0) {
+    if (!wide_knows(p->shape.k_dim)) {
         decode_block(p, r, at, rows, x);
         return;
     }
@@ -190,6 +191,7 @@ static void decode_head(const sc_k_delta_decode_params *p, uint32_t r, uint32_t 
     struct tokens x;
     x.count = 1;
     delta_load_qk(x.q, x.k, s, p->qkv, q_at, p->qkv, q_at + qk, p->dtype);
+    x.kq[0] = ref_dot(x.k, x.q, s->k_dim);
     decode_gates(&x, p, r, hv);
     for (uint32_t v0 = 0, rows; v0 < s->v_dim; v0 += rows) {
         rows = block_rows(s, v0);

@@ -18,10 +18,15 @@ struct tokens {
     float v[TOKENS_MAX * SC_K_DIM_MAX];
     float o[TOKENS_MAX * SC_K_DIM_MAX];
     float beta[TOKENS_MAX];
+    float kq[TOKENS_MAX]; /* k . q */
 };
 
-/* Decay, read, write, output, in this order, for token t; then what storing and loading would do
- * to a 16-bit state. */
+/* Decay, read, write, output, for token t. One pass over S reads it for k and for q, both decayed,
+ * and the output is put together from what the write adds to it:
+ *
+ *   S alpha = S'     u = beta (v - S' k)     S <- S' + u k^T     o = S q = S' q + u (k . q)
+ *
+ * Then what storing and loading would do to a 16-bit state. */
 SC_REF_INLINE void plain_step(float *block, uint32_t rows, uint32_t k_dim, struct tokens *x,
     uint32_t t, sc_dtype state)
 {
@@ -29,9 +34,11 @@ SC_REF_INLINE void plain_step(float *block, uint32_t rows, uint32_t k_dim, struc
     const float *alpha = x->alpha + (size_t)t * k_dim;
     for (uint32_t v = 0; v < rows; v++) {
         float *restrict s = block + (size_t)v * k_dim;
-        float read = ref_scale_dot(s, alpha, k, k_dim);
-        float u = x->beta[t] * (x->v[(size_t)t * rows + v] - read);
-        x->o[(size_t)t * rows + v] = ref_add_dot(s, u, k, q, k_dim);
+        float read[2];
+        ref_scale_dots(s, alpha, k, q, k_dim, read);
+        float u = x->beta[t] * (x->v[(size_t)t * rows + v] - read[0]);
+        x->o[(size_t)t * rows + v] = read[1] + u * x->kq[t];
+        for (uint32_t i = 0; i < k_dim; i++) s[i] = s[i] + u * k[i];
     }
     ref_round(block, state, rows * k_dim);
 }
