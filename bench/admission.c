@@ -136,13 +136,14 @@ static void start_resumed(struct pass *p, size_t index, sc_lease lease, uint32_t
         p->result->readmitted_hits += info.resume_len > 0;
         p->result->readmitted_whole += info.resume_len + 1 >= prompt_len;
         flags |= info.resume_len > 0 ? WITNESS_READMITTED : 0u;
+    } else if (request_of(p, r)->fork_of < 0) { /* what is compared with the ideal */
+        p->result->prompt_tokens += prompt_len;
+        p->result->hit_tokens += info.resume_len;
+        p->result->resumed_at[at]++;
     }
     if (info.resume_len % p->o->page != 0)
         flags |= WITNESS_TAIL;
     start_witness(p, r, &info, at, flags);
-    p->result->prompt_tokens += prompt_len;
-    p->result->hit_tokens += info.resume_len;
-    p->result->resumed_at[at]++;
 }
 
 /* One request; false if there is no slot for it now. */

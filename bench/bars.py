@@ -21,7 +21,22 @@ REPLAY = [
     ("seconds of compute: fewer is better", [
         ("with the cache", ("cached", "compute_s")),
         ("cold", ("cold", "compute_s"))]),
+    ("steps launched: all, and while another was out", [
+        ("all", ("cached", "steps")),
+        ("overlapped", ("cached", "steps_overlapped"))]),
+    ("drafts: proposed, and accepted", [
+        ("proposed", ("cached", "drafts")),
+        ("accepted", ("cached", "drafts_accepted"))]),
+    ("requests that were preempted and came back", [
+        ("all", ("cached", "readmitted")),
+        ("resumed", ("cached", "readmitted_hits")),
+        ("with all that they had", ("cached", "readmitted_whole"))]),
+    ("tokens of prompts", [
+        ("computed or resumed", ("cached", "prompt_tokens")),
+        ("forked", ("cached", "forked_tokens"))]),
 ]
+# Pictures of what a run need not have: not drawn where their last row is 0.
+OPTIONAL = 4
 
 
 def find(value, path):
@@ -48,8 +63,10 @@ def draw(heading, rows):
 def pictures(result):
     """The pictures of one result; an object of another benchmark gives its metric's quantiles."""
     if result.get("bench") == "replay":
-        for heading, rows in REPLAY:
-            yield draw(heading, [(label, find(result, path)) for label, path in rows])
+        for at, (heading, paths) in enumerate(REPLAY):
+            rows = [(label, find(result, path)) for label, path in paths]
+            if at < len(REPLAY) - OPTIONAL or rows[-1][1]:
+                yield draw(heading, rows)
     elif "metric" in result:
         heading = f"{result.get('bench')} {result['metric']}, {result.get('unit', '')}"
         yield draw(heading, [(name, find(result, (name,))) for name in ("min", "p50", "p99")])

@@ -154,8 +154,12 @@ static void serve_ideals(void *ctx, size_t index)
         total += r->output_len;
     ideal_mark(ideals->end, r->mark_at, r->tenant);
     ideal_mark(ideals->end_branch, r->mark_at, r->tenant);
-    ideals->end_tokens += ideal_serve(ideals->end, r->tokens, r->prompt_len, total);
-    ideals->end_branch_tokens += ideal_serve(ideals->end_branch, r->tokens, r->prompt_len, total);
+    uint32_t end = ideal_serve(ideals->end, r->tokens, r->prompt_len, total);
+    uint32_t end_branch = ideal_serve(ideals->end_branch, r->tokens, r->prompt_len, total);
+    if (r->fork_of >= 0) /* not asked for as a prompt */
+        return;
+    ideals->end_tokens += end;
+    ideals->end_branch_tokens += end_branch;
 }
 
 static struct ideals ideals_open(struct workload *workload)

@@ -48,6 +48,7 @@ struct pass_options {
 };
 
 struct pass_result {
+    /* Of prompts, forks and readmissions are not counted here. */
     uint64_t requests, prompt_tokens, output_tokens, hit_tokens, computed_tokens;
     uint64_t resumed_at[AT_COUNT];
     uint64_t admitted, steps, rows, waits;

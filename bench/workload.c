@@ -154,7 +154,7 @@ uint64_t workload_prompt_tokens(const struct workload *workload)
 {
     uint64_t sum = 0;
     for (size_t i = 0; i < workload->request_count; i++)
-        sum += workload->requests[i].prompt_len;
+        sum += workload->requests[i].fork_of < 0 ? workload->requests[i].prompt_len : 0;
     return sum;
 }
 

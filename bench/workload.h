@@ -79,6 +79,7 @@ void workload_add_forks(struct workload *workload, double share, uint32_t count,
 /* Deals the families of a trace, which share their first block and no more, out to tenants; the
  * first block is common to all. */
 void workload_set_tenants(struct workload *workload, uint32_t tenants);
+/* Of all requests that are no forks. */
 uint64_t workload_prompt_tokens(const struct workload *workload);
 uint32_t workload_longest(const struct workload *workload);
 
