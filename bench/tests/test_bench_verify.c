@@ -133,6 +133,38 @@ START_TEST(verify__fold_leaves_what_decoding_leaves)
 }
 END_TEST
 
+START_TEST(witness__sample_has_some_of_each_flag)
+{
+    enum { WANTED = 30 };
+    struct bed bed;
+    struct witness_set set;
+    uint32_t count, by[WITNESS_FLAG_COUNT] = {0};
+    bed_open(&bed, 0);
+    witness_set_init(&set, bed.model, WANTED, 1);
+    for (size_t i = 0; i < 2000; i++) { /* one in a hundred is a fork, was readmitted, ... */
+        unsigned flags = i % 100 < 4 ? 1u << i % 100 : 0;
+        struct witness *w = witness_admit(&set, i, flags == WITNESS_FORKED ? AT_FORK
+            : AT_DECODED_END, flags, false);
+        if (!w)
+            continue;
+        w->flags |= i % 3 ? WITNESS_DRAFTED : WITNESS_PREEMPTED;
+        witness_stop(&set, w, true);
+    }
+    struct witness **sample = witness_sample(&set, &count);
+    ck_assert_uint_eq(count, WANTED);
+    for (uint32_t i = 0; i < count; i++)
+        for (int bit = 0; bit < WITNESS_FLAG_COUNT; bit++)
+            by[bit] += sample[i]->flags >> bit & 1;
+    for (int bit = 0; bit < 3; bit++) /* have reservoirs of their own */
+        ck_assert_uint_ge(by[bit], WANTED / 10);
+    ck_assert_uint_ge(by[4], WANTED / 10); /* preempted */
+    ck_assert_uint_ge(by[5], WANTED / 10); /* drafted */
+    free(sample);
+    witness_set_deinit(&set);
+    bed_close(&bed);
+}
+END_TEST
+
 START_TEST(workload__tenants_say_the_same_behind_a_mark)
 {
     struct workload workload;
@@ -221,6 +253,7 @@ void add_verify_cases(Suite *suite)
     TCase *tcase = tcase_create("verify");
     tcase_set_timeout(tcase, 60);
     tcase_add_loop_test(tcase, verify__fold_leaves_what_decoding_leaves, 0, 4);
+    tcase_add_test(tcase, witness__sample_has_some_of_each_flag);
     tcase_add_test(tcase, workload__tenants_say_the_same_behind_a_mark);
     tcase_add_test(tcase, ideal__tenants_share_what_is_before_the_mark);
     tcase_add_test(tcase, workload__forks_continue_their_parent);
