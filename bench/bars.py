@@ -67,9 +67,21 @@ def pictures(result):
             rows = [(label, find(result, path)) for label, path in paths]
             if at < len(REPLAY) - OPTIONAL or rows[-1][1]:
                 yield draw(heading, rows)
+    elif result.get("bench") == "radix":
+        yield radix_picture(result)
     elif "metric" in result:
         heading = f"{result.get('bench')} {result['metric']}, {result.get('unit', '')}"
         yield draw(heading, [(name, find(result, (name,))) for name in ("min", "p50", "p99")])
+
+
+def radix_picture(result):
+    """What has a bar, beside it; the rest is in the table that the program prints by itself."""
+    if "bar" not in result:
+        return []
+    workload = result["params"]["workload"]
+    heading = (f"{workload + ' ' if workload else ''}{result['metric']}, {result['unit']}: "
+               f"{result['bar_is']} {result['bar']:g}, {'met' if result['met'] else 'MISSED'}")
+    return draw(heading, [("measured", result["p50"]), ("bar", result["bar"])])
 
 
 def hit_pictures(results):
@@ -102,8 +114,9 @@ def main():
     others = [lines for result in results if result not in hits and result not in kernels
               for lines in pictures(result)]
     for lines in [*others, *hit_pictures(hits), *kernel_pictures(kernels)]:
-        drawn += bool(lines)
-        print("\n".join(lines))
+        if lines:
+            drawn += 1
+            print("\n".join(lines))
     if not drawn:
         sys.exit("bars: no result to draw on standard input")
 

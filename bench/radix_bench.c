@@ -3,21 +3,39 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "bench_common.h"
 #include "bench_main.h"
 #include "radix_serial.h"
+#include "radix_threads.h"
 
-enum key { KEY_LOAD = 256, KEY_REQUESTS, KEY_SEED, KEY_JSON };
+enum key {
+    KEY_LOAD = 256, KEY_REQUESTS, KEY_SEED, KEY_JSON, KEY_THREADS, KEY_SECONDS, KEY_MUTATIONS
+};
 
 static const struct argp_option option_list[] = {
-    {"workload", KEY_LOAD, "w1|w2|all", 0, "chats, or prefixes cut at random points (all)", 0},
+    {"workload", KEY_LOAD, "w1|w2|threads|all", 0, "chats; prefixes cut at random points; look-ups "
+        "from many threads (all)", 0},
     {"requests", KEY_REQUESTS, "N", 0, "of each workload (10000)", 0},
+    {"threads", KEY_THREADS, "LIST", 0, "how many look up at once (1,2,4,... up to the "
+        "processors)", 0},
+    {"seconds", KEY_SECONDS, "S", 0, "of each measurement with threads (0.3)", 0},
+    {"mutations", KEY_MUTATIONS, "N", 0, "a second, beside the threads (1000)", 0},
     {"seed", KEY_SEED, "N", 0, "of the workloads (60)", 0},
     {"json", KEY_JSON, NULL, 0, "print JSON lines instead of text", 0},
     {0}};
 
-struct radix_options { bool chats, cuts, json; uint32_t requests; uint64_t seed; };
+enum { LIST_MAX = 32 };
+
+struct radix_options {
+    bool chats, cuts, threads, json;
+    uint32_t requests;
+    uint64_t seed;
+    unsigned list[LIST_MAX], mutations;
+    size_t list_count;
+    double seconds;
+};
 
 static unsigned long long number(struct argp_state *state, const char *name, const char *text,
     unsigned long long low, unsigned long long high)
@@ -30,6 +48,32 @@ static unsigned long long number(struct argp_state *state, const char *name, con
     return result;
 }
 
+static void thread_list(struct argp_state *state, const char *text, struct radix_options *o)
+{
+    char *copy = strdup(text), *rest;
+    if (!copy)
+        bench_fail(BENCH_NO_MEMORY, "out of memory");
+    o->list_count = 0;
+    for (char *part = strtok_r(copy, ",", &rest); part; part = strtok_r(NULL, ",", &rest)) {
+        if (o->list_count == LIST_MAX)
+            argp_error(state, "--threads: more than %d counts", LIST_MAX);
+        o->list[o->list_count++] = (unsigned)number(state, "threads", part, 1, RADIX_THREADS_MAX);
+    }
+    if (o->list_count == 0)
+        argp_error(state, "--threads: '%s' names none", text);
+    free(copy);
+}
+
+static void thread_list_default(struct radix_options *o)
+{
+    long processors = sysconf(_SC_NPROCESSORS_ONLN);
+    for (unsigned count = 1; count == 1 || count <= processors; count *= 2) {
+        if (o->list_count == LIST_MAX || count > RADIX_THREADS_MAX)
+            return;
+        o->list[o->list_count++] = count;
+    }
+}
+
 static error_t parse(int key, char *arg, struct argp_state *state)
 {
     struct radix_options *o = state->input;
@@ -37,13 +81,25 @@ static error_t parse(int key, char *arg, struct argp_state *state)
     case KEY_LOAD:
         o->chats = !strcmp(arg, "w1") || !strcmp(arg, "all");
         o->cuts = !strcmp(arg, "w2") || !strcmp(arg, "all");
-        if (!o->chats && !o->cuts)
-            argp_error(state, "--workload: '%s' is neither w1, w2 nor all", arg);
+        o->threads = !strcmp(arg, "threads") || !strcmp(arg, "all");
+        if (!o->chats && !o->cuts && !o->threads)
+            argp_error(state, "--workload: '%s' is not w1, w2, threads or all", arg);
         break;
     case KEY_REQUESTS:
         o->requests = (uint32_t)number(state, "requests", arg, 8, 1000000);
         break;
     case KEY_SEED: o->seed = number(state, "seed", arg, 0, UINT64_MAX); break;
+    case KEY_THREADS: thread_list(state, arg, o); break;
+    case KEY_MUTATIONS:
+        o->mutations = (unsigned)number(state, "mutations", arg, 0, 1000000);
+        break;
+    case KEY_SECONDS: {
+        char *end;
+        o->seconds = strtod(arg, &end);
+        if (end == arg || *end || !(o->seconds >= 0.01 && o->seconds <= 60))
+            argp_error(state, "--seconds: '%s' is not between 0.01 and 60", arg);
+        break;
+    }
     case KEY_JSON: o->json = true; break;
     case ARGP_KEY_ARG: argp_error(state, "'%s' is no option", arg); break;
     default: return ARGP_ERR_UNKNOWN;
@@ -53,7 +109,8 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 
 int radix_main(int argc, char **argv)
 {
-    struct radix_options o = {true, true, false, 10000, 60};
+    struct radix_options o = {.chats = true, .cuts = true, .threads = true, .requests = 10000,
+        .seed = 60, .mutations = 1000, .seconds = 0.3};
     static const struct argp argp = {option_list, parse, NULL,
         "Measures the prefix index beside memcmp of the same bytes, and its memory.", NULL, NULL,
         NULL};
@@ -67,6 +124,13 @@ int radix_main(int argc, char **argv)
         radix_load_open(&load, !cuts, o.requests, o.seed);
         radix_serial_run(&load, &rows);
         radix_load_close(&load);
+    }
+    if (o.threads) {
+        if (o.list_count == 0)
+            thread_list_default(&o);
+        struct radix_threads_options threads = {.threads = o.list, .count = o.list_count,
+            .seconds = o.seconds, .mutations = o.mutations, .seed = o.seed};
+        radix_threads_run(&threads, &rows);
     }
     if (!o.json)
         radix_rows_end(&rows);

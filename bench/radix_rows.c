@@ -50,8 +50,8 @@ static void row_text(const struct radix_row *row, bool head)
 {
     static const char *const signs[] = {"", "<=", ">=", "~"};
     if (head)
-        printf("%-5s%-48s%-8s%8s%12s%12s  bar\n", "", "what", "unit", "n", "p50", "p99");
-    printf("%-5s%-48s%-8s%8llu%12.4g", row->workload, row->name, row->unit,
+        printf("%-5s%-58s%-8s%8s%12s%12s  bar\n", "", "what", "unit", "n", "p50", "p99");
+    printf("%-5s%-58s%-8s%8llu%12.4g", row->workload, row->name, row->unit,
         (unsigned long long)row->n, row->p50);
     if (row->n > 1)
         printf("%12.4g", row->p99);

@@ -13,7 +13,7 @@ enum radix_bar_kind { RADIX_BAR_NONE, RADIX_BAR_MOST, RADIX_BAR_LEAST, RADIX_BAR
 struct radix_bar { enum radix_bar_kind kind; double limit; };
 
 struct radix_row {
-    char workload[16], name[56], unit[16];
+    char workload[16], name[72], unit[16];
     uint64_t n;
     double p50, p99;
     struct radix_bar bar;

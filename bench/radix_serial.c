@@ -4,10 +4,11 @@
  *   shape     an untimed pass: what each request will match, and what the tree then holds
  *   cold      a fresh tree, requests in order: match beside memcmp, then insert into fresh memory
  *   hot       keys of the full tree, over and over
+ *   turns     a few tokens behind a path that is held, and the same found from the root
  *   locks
  *   evict     8,192 tokens a call down to a tenth; trim
- *   touched   the tree emptied but not trimmed, requests in order: match, then insert
- *   churn     a tree of limited size, requests in order
+ *   churn     a tree of limited size, requests in order: match, insert into memory that evictions
+ *             have left, evict
  *   no ids    bytes alone
  *
  * Within a step, what is compared takes turns, and each of a pair goes first every other time. */
@@ -135,17 +136,12 @@ static void pair_rows(const struct serial *s, struct pair *pair, const char *how
         radix_samples_free(&pair->more);
 }
 
-static double timed_match(struct serial *s, uint32_t i)
+static double timed_match(struct serial *s, uint32_t i, struct sc_radix_match *match)
 {
-    struct sc_radix_match match;
     const int32_t *key = radix_load_key(s->load, i, 0);
     uint64_t begin = sc_clock_now_ns();
-    uint32_t len = radix_tree_match(&s->tree, key, s->load->requests[i].prompt, &match);
-    uint64_t end = sc_clock_now_ns();
-    if (len != s->matched[i])
-        bench_fail(BENCH_CHECK_FAILED, "request %u matched %u tokens, once %u", i, len,
-            s->matched[i]);
-    return (double)(end - begin);
+    (void)radix_tree_match(&s->tree, key, s->load->requests[i].prompt, match);
+    return (double)(sc_clock_now_ns() - begin);
 }
 
 static double timed_memcmp(struct serial *s, uint32_t i)
@@ -168,11 +164,15 @@ static void cold(struct serial *s)
 {
     struct pair pairs[BUCKETS] = {0};
     struct radix_samples fresh = {0}, fresh_ratio = {0};
+    struct sc_radix_match found;
     for (uint32_t i = 0; i < s->load->count; i++) {
         double match = 0, other = 0;
         if (i % 2)
             other = timed_memcmp(s, i);
-        match = timed_match(s, i);
+        match = timed_match(s, i, &found);
+        if (found.kv_len != s->matched[i])
+            bench_fail(BENCH_CHECK_FAILED, "request %u matched %u tokens, once %u", i,
+                found.kv_len, s->matched[i]);
         if (i % 2 == 0)
             other = timed_memcmp(s, i);
         double insert = timed_insert(s, i);
@@ -189,20 +189,6 @@ static void cold(struct serial *s)
             s->load->chats ? 400 : 0);
     samples(s, "insert, fresh memory, 3k and more matched", "ns", &fresh, most(0));
     samples(s, "insert / match, fresh memory, 3k and more", "ratio", &fresh_ratio, most(0));
-}
-
-static void touched(struct serial *s)
-{
-    struct radix_samples insert = {0}, ratio = {0};
-    for (uint32_t i = 0; i < s->load->count; i++) {
-        double match = timed_match(s, i), took = timed_insert(s, i);
-        if (s->matched[i] < 3000)
-            continue;
-        radix_sample(&insert, took);
-        radix_sample(&ratio, took / match);
-    }
-    samples(s, "insert, touched memory, 3k and more matched", "ns", &insert, most(0));
-    samples(s, "insert / match, touched memory, 3k and more", "ratio", &ratio, most(2));
 }
 
 /* ---- hot ---- */
@@ -272,6 +258,50 @@ static void hot(struct serial *s)
     }
     for (int b = 0; b < BUCKETS; b++)
         pair_rows(s, &pairs[b], "hot", b, buckets[b].hot[!s->load->chats], 400);
+}
+
+/* ---- a turn on a path that is held ---- */
+
+/* Puts `more` tokens behind a key and takes them out again. */
+static double timed_turn(struct serial *s, sc_node from, const int32_t *key, uint32_t count)
+{
+    sc_node rest;
+    uint64_t begin = sc_clock_now_ns();
+    sc_node node = radix_tree_insert_from(&s->tree, from, key, count);
+    uint64_t end = sc_clock_now_ns();
+    bench_must(sc_radix_evict_node(s->tree.radix, node, &s->tree.sink, &rest),
+        "sc_radix_evict_node");
+    return (double)(end - begin);
+}
+
+static void turns(struct serial *s, int b)
+{
+    enum { MORE = 256, KEYS = 200 };
+    static int32_t key[RADIX_KEY_MAX + MORE];
+    struct radix_samples held = {0}, root = {0};
+    char name[64];
+    for (uint32_t i = 0; i < s->load->count && held.count < KEYS; i++) {
+        uint32_t full = s->load->requests[i].full;
+        struct sc_radix_match match;
+        struct sc_radix_node_info info;
+        if (bucket_of(full) != b)
+            continue;
+        memcpy(key, radix_load_key(s->load, i, 0), full * sizeof *key);
+        radix_load_tokens(key + full, MORE, i);
+        (void)radix_tree_match(&s->tree, key, full, &match);
+        bench_must(sc_radix_node_get(s->tree.radix, match.node, &info), "sc_radix_node_get");
+        if (info.end != full)
+            continue; /* a later turn goes on within the node */
+        struct sc_radix_receipt receipt; /* else the path would go with the turn */
+        bench_must(sc_radix_lock(s->tree.radix, match.node, SC_RADIX_LOCK_KV, &receipt), "lock");
+        radix_sample(&held, timed_turn(s, match.node, key, full + MORE));
+        radix_sample(&root, timed_turn(s, SC_NODE_NONE, key, full + MORE));
+        bench_must(sc_radix_unlock(s->tree.radix, receipt), "unlock");
+    }
+    snprintf(name, sizeof name, "insert 256 tokens behind %s, path held", buckets[b].name);
+    samples(s, name, "ns", &held, most(0));
+    snprintf(name, sizeof name, "insert 256 tokens behind %s, from the root", buckets[b].name);
+    samples(s, name, "ns", &root, most(0));
 }
 
 /* ---- locks ---- */
@@ -370,18 +400,23 @@ static void churn(struct serial *s)
 {
     struct radix_load *load = s->load;
     uint64_t cap = load->chats ? 6000000 : 10000000;
-    struct radix_samples took = {0}, bytes = {0};
+    struct radix_samples took = {0}, bytes = {0}, insert = {0}, ratio = {0};
     radix_tree_open(&s->tree, true);
     for (uint32_t i = 0; i < load->count; i++) {
         struct sc_radix_match match;
-        const int32_t *key = radix_load_key(load, i, 0);
-        (void)radix_tree_match(&s->tree, key, load->requests[i].prompt, &match);
+        double matching = timed_match(s, i, &match);
         sc_radix_touch(s->tree.radix, &match);
-        radix_tree_insert(&s->tree, key, load->requests[i].full);
+        double inserting = timed_insert(s, i);
+        if (took.count > 100 && match.kv_len >= 3000) {
+            radix_sample(&insert, inserting);
+            radix_sample(&ratio, inserting / matching);
+        }
         evict_to(s, cap, &took);
         if (i > load->count / 2 && i % 50 == 0)
             radix_sample(&bytes, bytes_per_token(s));
     }
+    samples(s, "insert in churn, 3k and more matched", "ns", &insert, most(0));
+    samples(s, "insert / match in churn, 3k and more", "ratio", &ratio, most(2));
     samples(s, "evict 8k in churn, ids handed out", "us", &took, most(10));
     if (radix_tree_stats(&s->tree).token_count * 10 > cap * 9) {
         samples(s, "bytes a token in churn, with ids", "bytes", &bytes, most(9.5));
@@ -414,17 +449,12 @@ void radix_serial_run(struct radix_load *load, struct radix_rows *rows)
     value(&s, "bytes a token, filled, with ids", "bytes", bytes_per_token(&s),
         most(8.5));
     hot(&s);
+    for (int b = 0; b < BUCKETS; b++)
+        turns(&s, b);
     locks(&s);
     trim(&s, "trim when filled");
     value(&s, "resident / allocated, filled", "ratio", resident(&s), most(1.15));
     to_a_tenth(&s, "filled", full);
-    radix_tree_close(&s.tree);
-
-    radix_tree_open(&s.tree, true);
-    for (uint32_t i = 0; i < load->count; i++)
-        radix_tree_insert(&s.tree, radix_load_key(load, i, 0), load->requests[i].full);
-    evict_to(&s, 0, NULL);
-    touched(&s);
     radix_tree_close(&s.tree);
     churn(&s);
     without_ids(&s);

@@ -22,6 +22,9 @@ struct radix_tree {
 void radix_tree_open(struct radix_tree *tree, bool with_kv);
 void radix_tree_close(struct radix_tree *tree);
 void radix_tree_insert(struct radix_tree *tree, const int32_t *tokens, uint32_t count);
+/* The same, where the path to the end of `from` is held. Returns the last node. */
+sc_node radix_tree_insert_from(struct radix_tree *tree, sc_node from, const int32_t *tokens,
+    uint32_t count);
 /* Match, and the ids as spans. Returns the matched length. */
 uint32_t radix_tree_match(const struct radix_tree *tree, const int32_t *tokens, uint32_t count,
     struct sc_radix_match *match_out);

@@ -47,14 +47,21 @@ void radix_tree_close(struct radix_tree *tree)
     free((void *)tree->ids);
 }
 
-void radix_tree_insert(struct radix_tree *tree, const int32_t *tokens, uint32_t count)
+sc_node radix_tree_insert_from(struct radix_tree *tree, sc_node from, const int32_t *tokens,
+    uint32_t count)
 {
     struct sc_radix_run run = {0, 0};
     struct sc_radix_inserted inserted;
     struct sc_radix_insert in = {.space = tree->space, .tokens = tokens, .token_count = count,
-        .kv_ids = tree->with_kv ? tree->ids : NULL, .runs = &run, .run_count = 1};
+        .kv_ids = tree->with_kv ? tree->ids : NULL, .runs = &run, .run_count = 1, .from = from};
     bench_must(sc_radix_insert(tree->radix, &in, &tree->sink, NULL, NULL, &inserted),
         "sc_radix_insert");
+    return inserted.node;
+}
+
+void radix_tree_insert(struct radix_tree *tree, const int32_t *tokens, uint32_t count)
+{
+    (void)radix_tree_insert_from(tree, SC_NODE_NONE, tokens, count);
 }
 
 uint32_t radix_tree_match(const struct radix_tree *tree, const int32_t *tokens, uint32_t count,
