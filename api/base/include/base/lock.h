@@ -17,6 +17,7 @@ enum sc_lock_rank {
     SC_RANK_ENGINE = 10,
     SC_RANK_SNAPSHOT = 20,
     SC_RANK_TIER_WRITE = 22, /* one writer of a store's metadata; held while the disk works */
+    SC_RANK_TIER_READ = 23, /* readers of metadata; taken alone to wait for all of them */
     SC_RANK_TIER = 24,
     SC_RANK_TIER_IO = 26,
     SC_RANK_POOL = 30,
