@@ -74,8 +74,8 @@ def row(name, arguments, result, seconds):
     return (f"ok {name} {' '.join(arguments)}\n   {seconds:.0f} s; overlapped "
             f"{cached['rows_overlapped']} rows, drafts {cached['drafts_accepted']} of "
             f"{cached['drafts']}, preempted {cached['preempted_by_coin']}, resumed "
-            f"{cached['readmitted_hits']}, forked {cached['forked']}, across tenants {cached['tenant_hits']} (beyond "
-            f"{cached['tenant_leaks']}), tails {cached['tails_resumed']}\n   checked "
+            f"{cached['readmitted_hits']}, forked {cached['forked']}, across tenants "
+            f"{cached['tenant_hits']} (beyond {cached['tenant_leaks']}), tails {cached['tails_resumed']}\n   checked "
             f"{check['checked']} ({of_them}): {check['differing_bits']} differing bits, "
             f"{check['kv_tokens']} of KV, {check['text_tokens']} of {check['text_checked']} tokens")
 
