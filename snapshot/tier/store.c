@@ -152,7 +152,7 @@ static sc_status scan_all(struct sc_store *store, struct scan *scan)
     MDB_txn *txn = NULL;
     MDB_cursor *cursor = NULL;
     MDB_val key, value;
-    SC_TRY(db_begin(store, false, &txn));
+    SC_TRY(db_begin_read(store, &txn));
     int rc = DB(store, "mdb_cursor_open", mdb_cursor_open(txn, store->nodes, &cursor));
     sc_status status = SC_OK;
     while (rc == 0 && status == SC_OK) {
@@ -161,7 +161,7 @@ static sc_status scan_all(struct sc_store *store, struct scan *scan)
     }
     if (status == SC_OK && rc != MDB_NOTFOUND) status = db_fail(store, rc, "reading all nodes");
     if (cursor) mdb_cursor_close(cursor);
-    mdb_txn_abort(txn);
+    db_end_read(store, txn);
     return status;
 }
 
@@ -205,7 +205,7 @@ static sc_status remove_bad(struct sc_store *store, const struct scan *scan)
     for (uint32_t at = 0; at < scan->bad_count; at += DROP_BATCH) {
         MDB_txn *txn = NULL;
         uint32_t end = at + DROP_BATCH < scan->bad_count ? at + DROP_BATCH : scan->bad_count;
-        SC_TRY(db_begin(store, true, &txn));
+        SC_TRY(db_begin_write(store, &txn));
         sc_status status = SC_OK;
         for (uint32_t i = at; i < end && status == SC_OK; i++) {
             struct node_view view;
@@ -231,7 +231,7 @@ static sc_status remark(struct sc_store *store)
         file->free_count = store->file_blocks;
     }
     store->used_blocks = 0;
-    SC_TRY(db_begin(store, false, &txn));
+    SC_TRY(db_begin_read(store, &txn));
     sc_status status = SC_OK;
     for (uint32_t id = 0; id < store->entry_count && status == SC_OK; id++) {
         struct node_view view;
@@ -240,7 +240,7 @@ static sc_status remark(struct sc_store *store)
         if (status == SC_OK) status = space_mark(store, &view);
         if (status == SC_OK) store->used_blocks += store->entries[id].blocks;
     }
-    mdb_txn_abort(txn);
+    db_end_read(store, txn);
     return status;
 }
 
@@ -325,6 +325,26 @@ static sc_status open_parts(struct sc_store *store)
     return status;
 }
 
+static sc_status init_locks(struct sc_store *store)
+{
+    SC_TRY(sc_mutex_init(&store->write_lock, SC_RANK_TIER_WRITE));
+    sc_status status = sc_mutex_init(&store->lock, SC_RANK_TIER);
+    if (status == SC_OK) {
+        status = sc_rwlock_init(&store->read_lock, SC_RANK_TIER_READ);
+        if (status == SC_OK) return SC_OK;
+        sc_mutex_deinit(&store->lock);
+    }
+    sc_mutex_deinit(&store->write_lock);
+    return status;
+}
+
+static void deinit_locks(struct sc_store *store)
+{
+    sc_rwlock_deinit(&store->read_lock);
+    sc_mutex_deinit(&store->lock);
+    sc_mutex_deinit(&store->write_lock);
+}
+
 sc_status sc_store_open(const struct sc_store_options *given, struct sc_store **store_out)
 {
     struct sc_store_options options;
@@ -332,18 +352,12 @@ sc_status sc_store_open(const struct sc_store_options *given, struct sc_store **
     SC_REQUIRE(store_out != NULL);
     SC_TRY(resolve(given, &options));
     SC_TRY(create(&options, &store));
-    sc_status status = sc_mutex_init(&store->write_lock, SC_RANK_TIER_WRITE);
-    if (status != SC_OK) {
-        destroy(store);
-        return status;
-    }
-    status = sc_mutex_init(&store->lock, SC_RANK_TIER);
+    sc_status status = init_locks(store);
     if (status == SC_OK) {
         status = open_parts(store);
-        if (status != SC_OK) sc_mutex_deinit(&store->lock);
+        if (status != SC_OK) deinit_locks(store);
     }
     if (status != SC_OK) {
-        sc_mutex_deinit(&store->write_lock);
         destroy(store);
         return status;
     }
@@ -362,9 +376,8 @@ void sc_store_close(struct sc_store *store)
             SC_ASSERT(store->entries[id].pins == 0);
         }
         db_close(store); /* a child must leave LMDB's environment alone */
+        deinit_locks(store); /* and locks that a thread of the parent may have held */
     }
     tier_io_deinit(&store->io);
-    sc_mutex_deinit(&store->lock);
-    sc_mutex_deinit(&store->write_lock);
     destroy(store);
 }

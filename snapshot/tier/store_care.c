@@ -14,9 +14,9 @@ sc_status sc_store_stats_get(struct sc_store *store, struct sc_store_stats *stat
     uint64_t used = 0, map = 0;
     SC_REQUIRE(stats_out != NULL);
     SC_TRY(store_enter(store));
-    SC_TRY(db_begin(store, false, &txn));
+    SC_TRY(db_begin_read(store, &txn));
     sc_status status = db_usage(store, txn, &used, &map);
-    mdb_txn_abort(txn);
+    db_end_read(store, txn);
     SC_TRY(status);
     sc_mutex_lock(&store->lock);
     struct sc_store_stats stats = store->stats;
@@ -73,9 +73,9 @@ static sc_status has_kv(struct sc_store *store, uint32_t id, bool *kv_out)
 {
     MDB_txn *txn = NULL;
     struct node_view view;
-    SC_TRY(db_begin(store, false, &txn));
+    SC_TRY(db_begin_read(store, &txn));
     sc_status status = db_node(store, txn, id, &view);
-    mdb_txn_abort(txn);
+    db_end_read(store, txn);
     *kv_out = status == SC_OK && (view.head.flags & NODE_KV) != 0;
     return status == SC_ERR_NOT_FOUND || status == SC_ERR_CORRUPT ? SC_OK : status;
 }
@@ -152,11 +152,11 @@ sc_status sc_store_drop_adapter(struct sc_store *store, uint64_t adapter_id,
         sc_mutex_unlock(&store->lock);
         if (end) break;
         if (!live) continue;
-        SC_TRY(db_begin(store, false, &txn));
+        SC_TRY(db_begin_read(store, &txn));
         sc_status status = db_node(store, txn, id, &view);
         bool drop = status == SC_OK && view.head.adapter_id == adapter_id &&
             view.head.adapter_generation == adapter_generation;
-        mdb_txn_abort(txn);
+        db_end_read(store, txn);
         if (!drop) continue;
         status = sc_store_drop(store, id);
         if (status == SC_ERR_NOT_FOUND) continue;
@@ -238,7 +238,7 @@ static sc_status verify_metadata(struct verify *verify)
     struct sc_store *store = verify->store;
     MDB_txn *txn = NULL;
     uint64_t blocks = 0;
-    SC_TRY(db_begin(store, false, &txn));
+    SC_TRY(db_begin_read(store, &txn));
     for (uint32_t id = 0; id < store->entry_count; id++) {
         struct node_view view;
         sc_mutex_lock(&store->lock);
@@ -255,7 +255,7 @@ static sc_status verify_metadata(struct verify *verify)
             verify_node(verify, txn, id, &view);
         }
     }
-    mdb_txn_abort(txn);
+    db_end_read(store, txn);
     sc_mutex_lock(&store->lock);
     uint64_t used = store->used_blocks, held = 0;
     uint64_t pending = store->pending_blocks;

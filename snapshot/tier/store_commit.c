@@ -200,7 +200,7 @@ static sc_status commit_once(struct sc_store *store, struct sc_store_put **puts,
     sc_mutex_lock(&store->lock);
     sc_status status = entry_reserve(store, count);
     sc_mutex_unlock(&store->lock);
-    if (status == SC_OK) status = db_begin(store, true, &txn);
+    if (status == SC_OK) status = db_begin_write(store, &txn);
     for (uint32_t i = 0; i < count && status == SC_OK; i++) {
         status = insert(store, txn, puts[i], now_ns, &old);
     }
@@ -237,6 +237,8 @@ static sc_status commit_group(struct sc_store *store, struct sc_store_put **puts
         status = commit_once(store, puts, count, now_ns);
         if (status != SC_ERR_LIMIT) break;
         struct sc_error_info error = *sc_last_error();
+        db_drain(store);
+        if (i == 0) continue;
         if (store_evict_some(store, 1, value, &freed) != SC_OK || freed == 0) {
             return SC_FAIL_SYS(SC_ERR_LIMIT, error.system_code, "not stored: %.150s", error.text);
         }

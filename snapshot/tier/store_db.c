@@ -61,12 +61,35 @@ sc_status db_fail(struct sc_store *store, int rc, const char *what)
 
 /* ---- transactions ---- */
 
-sc_status db_begin(struct sc_store *store, bool write, MDB_txn **txn_out)
+sc_status db_begin_read(struct sc_store *store, MDB_txn **txn_out)
 {
     if (store->broken) return db_fail(store, MDB_PANIC, "reading metadata");
-    int rc = DB(store, write ? "mdb_txn_begin write" : "mdb_txn_begin read",
-        mdb_txn_begin(store->env, NULL, write ? 0 : MDB_RDONLY, txn_out));
-    return rc ? db_fail(store, rc, "beginning a transaction") : SC_OK;
+    sc_rwlock_lock_shared(&store->read_lock);
+    int rc = DB(store, "mdb_txn_begin read", mdb_txn_begin(store->env, NULL, MDB_RDONLY, txn_out));
+    if (rc == 0) return SC_OK;
+    sc_rwlock_unlock_shared(&store->read_lock);
+    return db_fail(store, rc, "beginning to read metadata");
+}
+
+void db_end_read(struct sc_store *store, MDB_txn *txn)
+{
+    mdb_txn_abort(txn);
+    sc_rwlock_unlock_shared(&store->read_lock);
+}
+
+sc_status db_begin_write(struct sc_store *store, MDB_txn **txn_out)
+{
+    if (store->broken) return db_fail(store, MDB_PANIC, "writing metadata");
+    int rc = DB(store, "mdb_txn_begin write", mdb_txn_begin(store->env, NULL, 0, txn_out));
+    return rc ? db_fail(store, rc, "beginning to write metadata") : SC_OK;
+}
+
+/* Pages that a commit replaces stay taken while an older transaction reads; one that is held up by
+ * other work of the machine can fill a small map beside busy writers. */
+void db_drain(struct sc_store *store)
+{
+    sc_rwlock_lock(&store->read_lock);
+    sc_rwlock_unlock(&store->read_lock);
 }
 
 sc_status db_commit(struct sc_store *store, MDB_txn *txn)
@@ -332,7 +355,7 @@ sc_status db_open(struct sc_store *store)
 {
     MDB_txn *txn = NULL;
     sc_status status = env_open(store);
-    if (status == SC_OK) status = db_begin(store, true, &txn);
+    if (status == SC_OK) status = db_begin_write(store, &txn);
     if (status == SC_OK) {
         status = open_tables(store, txn);
         if (status == SC_OK) {
@@ -342,10 +365,10 @@ sc_status db_open(struct sc_store *store)
         }
     }
     if (status == SC_OK) status = space_open_files(store);
-    if (status == SC_OK) status = db_begin(store, false, &txn);
+    if (status == SC_OK) status = db_begin_read(store, &txn);
     if (status == SC_OK) {
         read_wear(store, txn);
-        mdb_txn_abort(txn);
+        db_end_read(store, txn);
         return SC_OK;
     }
     space_close(store);
@@ -384,9 +407,9 @@ sc_status store_evict_map(struct sc_store *store, double value_max)
     for (uint32_t i = 0; i < ROOM_TRIES; i++) {
         MDB_txn *txn = NULL;
         uint64_t used = 0, map = 0, freed = 0;
-        SC_TRY(db_begin(store, false, &txn));
+        SC_TRY(db_begin_read(store, &txn));
         sc_status status = db_usage(store, txn, &used, &map);
-        mdb_txn_abort(txn);
+        db_end_read(store, txn);
         SC_TRY(status);
         if (used <= map / 100 * MAP_FULL_PERCENT) return SC_OK;
         SC_TRY(store_evict_some(store, 1, value_max, &freed));

@@ -291,11 +291,11 @@ sc_status sc_store_find(struct sc_store *store, const struct sc_store_key *key,
     SC_REQUIRE(want != NULL);
     SC_TRY(store_shards_check(want->shards, want->shard_count));
     *reason_out = SC_STORE_FAILED;
-    if (db_begin(store, false, &txn) != SC_OK) return SC_OK;
+    if (db_begin_read(store, &txn) != SC_OK) return SC_OK;
     if (store_find_in(store, txn, key, want, reason_out, &id, &view) != SC_OK) {
         *reason_out = SC_STORE_FAILED;
     }
     if (*reason_out == SC_STORE_HIT && info_out) store_info_of(&view, id, info_out);
-    mdb_txn_abort(txn);
+    db_end_read(store, txn);
     return SC_OK;
 }

@@ -24,7 +24,8 @@
  * (5) child_count counts committed children and pending puts, so that a parent outlives both.
  * (6) Free blocks are not on disk: open makes the map from the nodes. So nothing leaks in a crash.
  *
- * Locking: `write_lock` (one writer of LMDB, may wait for the disk), then `lock` (entries, blocks,
+ * Locking: `write_lock` (one writer of LMDB, may wait for the disk), then `read_lock` (shared by
+ * transactions that read), then `lock` (entries, blocks,
  * order, counters; never held over a call to the system, but sc_heap). Readers pin under `lock`
  * first and read the node in a transaction begun afterwards: what they see cannot be removed.
  *
@@ -169,6 +170,7 @@ struct sc_store {
     _Atomic bool broken;       /* LMDB says that it cannot go on */
 
     struct sc_mutex write_lock, lock;
+    struct sc_rwlock read_lock; /* shared by transactions that read; see db_drain */
     /* under lock */
     struct entry *entries;
     uint32_t entry_count, entry_cap, entry_free_hint;
@@ -211,7 +213,12 @@ sc_status db_fail(struct sc_store *store, int rc, const char *what);
     })
 sc_status db_open(struct sc_store *store);
 void db_close(struct sc_store *store);
-sc_status db_begin(struct sc_store *store, bool write, MDB_txn **txn_out);
+sc_status db_begin_read(struct sc_store *store, MDB_txn **txn_out);
+void db_end_read(struct sc_store *store, MDB_txn *txn);
+sc_status db_begin_write(struct sc_store *store, MDB_txn **txn_out);
+/* Waits until no transaction reads that does now: what they held of the map is free after that. The
+ * caller holds write_lock at most. */
+void db_drain(struct sc_store *store);
 /* Ends the transaction in any case. */
 sc_status db_commit(struct sc_store *store, MDB_txn *txn);
 /* SC_ERR_NOT_FOUND without text; SC_ERR_CORRUPT. */

@@ -160,11 +160,11 @@ sc_status sc_store_iter_next(struct sc_store_iter *iter, struct sc_store_edge *e
         if (status == SC_ERR_NOT_FOUND) return SC_FAIL(SC_ERR_NOT_FOUND, "no more records");
         SC_TRY(status);
         uint32_t id = iter->chain[iter->chain_count - 1];
-        SC_TRY(db_begin(iter->store, false, &txn));
+        SC_TRY(db_begin_read(iter->store, &txn));
         status = db_node(iter->store, txn, id, &view);
         bool gone = status == SC_ERR_NOT_FOUND || status == SC_ERR_CORRUPT;
         if (status == SC_OK) status = give(iter, id, &view, edge_out);
-        mdb_txn_abort(txn);
+        db_end_read(iter->store, txn);
         if (status != SC_OK && !gone) return status;
         iter->chain_count--;
         iter->given[id / 64] |= UINT64_C(1) << (id % 64);

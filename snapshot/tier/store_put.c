@@ -81,40 +81,46 @@ static void put_destroy(struct sc_store *store, struct sc_store_put *put)
     sc_heap_free(&store->heap, put, put->bytes);
 }
 
-/* Looks both nodes up: that of the key and that of its prefix. */
-static sc_status look(struct sc_store *store, struct sc_store_put *put, uint32_t *id_out,
-    bool *like_out)
+/* The nodes of the key and of its prefix. */
+struct place {
+    uint32_t id, parent; /* or NONE */
+    bool like;           /* the record there is what the put would store */
+};
+
+static sc_status look(struct sc_store *store, const struct sc_store_put *put, struct place *out)
 {
     const struct sc_store_key *key = &put->record.key;
     uint32_t parent_len = put->record.parent_len;
     MDB_txn *txn = NULL;
-    SC_TRY(db_begin(store, false, &txn));
-    sc_status status = store_lookup(store, txn, key, key->token_count, put->hash, id_out);
-    if (status == SC_OK && *id_out != NONE) {
+    *out = (struct place){NONE, NONE, false};
+    SC_TRY(db_begin_read(store, &txn));
+    sc_status status = store_lookup(store, txn, key, key->token_count, put->hash, &out->id);
+    if (status == SC_OK && out->id != NONE) {
         struct node_view view;
-        status = db_node(store, txn, *id_out, &view);
-        *like_out = status == SC_OK && store_record_is_like(&view, &put->record);
+        status = db_node(store, txn, out->id, &view);
+        out->like = status == SC_OK && store_record_is_like(&view, &put->record);
         if (status == SC_ERR_NOT_FOUND || status == SC_ERR_CORRUPT) status = SC_OK;
     }
     if (status == SC_OK && parent_len > 0) {
         status = store_lookup(store, txn, key, parent_len, store_hash(store, key, parent_len),
-            &put->parent);
+            &out->parent);
     }
-    mdb_txn_abort(txn);
+    db_end_read(store, txn);
     return status;
 }
 
-/* The caller holds `lock`. */
-static sc_status attach(struct sc_store *store, struct sc_store_put *put, uint32_t id, bool like,
-    bool *there_out)
+/* The caller holds `lock`. Enters the put, and holds its parent; or, when the record is there
+ * already, pins that. */
+static sc_status attach(struct sc_store *store, struct sc_store_put *put,
+    const struct place *place, bool *there_out)
 {
+    uint32_t id = place->id;
     struct entry *entry = id < store->entry_count ? &store->entries[id] : NULL;
     if (store_pending(store, &put->record.key, put->hash)) {
         return SC_FAIL(SC_ERR_BUSY, "this record is being written");
     }
-    if (entry && entry_is_hit(store, id) && like) {
-        entry->tick = ++store->tick;
-        if (put->record.value > entry->value) entry->value = put->record.value;
+    if (entry && entry_is_hit(store, id) && place->like) {
+        entry->pins++;
         order_update(store, id);
         *there_out = true;
         return SC_OK;
@@ -122,6 +128,7 @@ static sc_status attach(struct sc_store *store, struct sc_store_put *put, uint32
     if (entry && entry->state == ENTRY_LIVE && entry->pins > 0) {
         return SC_FAIL(SC_ERR_BUSY, "a record of this key that is to be replaced is being read");
     }
+    put->parent = place->parent;
     struct entry *parent = put->parent < store->entry_count ? &store->entries[put->parent] : NULL;
     bool usable = parent && (parent->state == ENTRY_LIVE ||
         (parent->state == ENTRY_EDGE && !put->with_kv));
@@ -136,18 +143,78 @@ static sc_status attach(struct sc_store *store, struct sc_store_put *put, uint32
         parent->child_count++;
         order_update(store, put->parent);
     }
+    put->prev = NULL;
     put->next = store->puts;
     if (put->next) put->next->prev = put;
     store->puts = put;
     return SC_OK;
 }
 
+/* The caller holds `lock`. */
+static void detach(struct sc_store *store, struct sc_store_put *put)
+{
+    if (put->next) put->next->prev = put->prev;
+    if (put->prev) {
+        put->prev->next = put->next;
+    } else {
+        store->puts = put->next;
+    }
+}
+
+/* The caller holds `lock`. */
+static void let_go(struct sc_store *store, struct sc_store_put *put)
+{
+    detach(store, put);
+    if (put->parent == NONE) return;
+    store->entries[put->parent].child_count--;
+    order_update(store, put->parent);
+    put->parent = NONE;
+}
+
+/* The caller holds `lock`. A use, if it is the record. */
+static void unpin_there(struct sc_store *store, const struct sc_store_put *put, uint32_t id,
+    bool used)
+{
+    struct entry *entry = &store->entries[id];
+    entry->pins--;
+    if (used) {
+        entry->tick = ++store->tick;
+        if (put->record.value > entry->value) entry->value = put->record.value;
+    }
+    order_update(store, id);
+}
+
+/* An id that was looked up may have become another node's before it was held: looked up again, with
+ * the hold, it is certain. `*again_out`: it was another's. */
+static sc_status try_begin(struct sc_store *store, struct sc_store_put *put, bool *there_out,
+    bool *again_out)
+{
+    struct place place, sure;
+    SC_TRY(look(store, put, &place));
+    sc_mutex_lock(&store->lock);
+    sc_status status = attach(store, put, &place, there_out);
+    sc_mutex_unlock(&store->lock);
+    SC_TRY(status);
+    status = look(store, put, &sure);
+    bool same = status == SC_OK && (*there_out ? sure.id == place.id && sure.like :
+        put->parent == NONE || put->parent == sure.parent);
+    sc_mutex_lock(&store->lock);
+    if (*there_out) {
+        unpin_there(store, put, place.id, same);
+    } else if (!same) {
+        let_go(store, put);
+    }
+    sc_mutex_unlock(&store->lock);
+    *there_out = *there_out && same;
+    *again_out = !same;
+    return status;
+}
+
 sc_status sc_store_begin(struct sc_store *store, const struct sc_store_record *record, bool with_kv,
     struct sc_store_put **put_out)
 {
     struct sc_store_put *put = NULL;
-    uint32_t id = NONE;
-    bool like = false, there = false;
+    bool there = false, again = true;
     SC_REQUIRE(put_out != NULL);
     SC_TRY(store_enter(store));
     SC_TRY(record_check(record));
@@ -156,11 +223,13 @@ sc_status sc_store_begin(struct sc_store *store, const struct sc_store_record *r
     put->hash = store_hash(store, &put->record.key, put->record.key.token_count);
     put->tokens_hash = store_tokens_hash(store, put->record.key.tokens,
         put->record.key.token_count);
-    sc_status status = look(store, put, &id, &like);
-    if (status == SC_OK) {
-        sc_mutex_lock(&store->lock);
-        status = attach(store, put, id, like, &there);
-        sc_mutex_unlock(&store->lock);
+    sc_status status = SC_OK;
+    for (uint32_t i = 0; i < ROOM_TRIES && status == SC_OK && again; i++) {
+        again = false;
+        status = try_begin(store, put, &there, &again);
+    }
+    if (status == SC_OK && again) {
+        status = SC_FAIL(SC_ERR_BUSY, "the records before this one come and go");
     }
     if (status != SC_OK || there) {
         put_destroy(store, put);
@@ -360,17 +429,6 @@ sc_status sc_store_shard(struct sc_store *store, struct sc_store_put *put, uint3
 
 /* ---- end of a put ---- */
 
-/* The caller holds `lock`. */
-static void detach(struct sc_store *store, struct sc_store_put *put)
-{
-    if (put->next) put->next->prev = put->prev;
-    if (put->prev) {
-        put->prev->next = put->next;
-    } else {
-        store->puts = put->next;
-    }
-}
-
 void sc_store_abort(struct sc_store *store, struct sc_store_put *put)
 {
     if (!put) return;
@@ -379,11 +437,7 @@ void sc_store_abort(struct sc_store *store, struct sc_store_put *put)
             if (put->shards[i].done) give_back(store, &put->shards[i]);
         }
         sc_mutex_lock(&store->lock);
-        detach(store, put);
-        if (put->parent != NONE) {
-            store->entries[put->parent].child_count--;
-            order_update(store, put->parent);
-        }
+        let_go(store, put);
         sc_mutex_unlock(&store->lock);
     }
     put_destroy(store, put);

@@ -91,7 +91,7 @@ static sc_status find_pinned(struct sc_store *store, const struct sc_store_key *
     MDB_txn *txn = NULL;
     struct node_view view;
     uint32_t again = NONE;
-    if (db_begin(store, false, &txn) != SC_OK) {
+    if (db_begin_read(store, &txn) != SC_OK) {
         *reason_out = SC_STORE_FAILED;
         return SC_OK;
     }
@@ -101,7 +101,7 @@ static sc_status find_pinned(struct sc_store *store, const struct sc_store_key *
     }
     if (*reason_out == SC_STORE_HIT && again != id) *reason_out = SC_STORE_ABSENT;
     if (*reason_out == SC_STORE_HIT) status = reader_create(store, id, &view, reader_out);
-    mdb_txn_abort(txn);
+    db_end_read(store, txn);
     if (status != SC_OK || *reason_out != SC_STORE_HIT) return status;
     status = order_shards(*reader_out, want);
     if (status != SC_OK) {
@@ -117,11 +117,11 @@ static sc_status find_once(struct sc_store *store, const struct sc_store_key *ke
     MDB_txn *txn = NULL;
     struct node_view view;
     *reason_out = SC_STORE_FAILED;
-    if (db_begin(store, false, &txn) != SC_OK) return SC_OK;
+    if (db_begin_read(store, &txn) != SC_OK) return SC_OK;
     if (store_find_in(store, txn, key, want, reason_out, id_out, &view) != SC_OK) {
         *reason_out = SC_STORE_FAILED;
     }
-    mdb_txn_abort(txn);
+    db_end_read(store, txn);
     return SC_OK;
 }
 
@@ -161,14 +161,14 @@ sc_status sc_store_reader_open_id(struct sc_store *store, uint32_t id,
     SC_TRY(store_enter(store));
     if (!pin(store, id)) return SC_FAIL(SC_ERR_NOT_FOUND, "there is no record %u", id);
     struct sc_store_reader *reader = NULL;
-    sc_status status = db_begin(store, false, &txn);
+    sc_status status = db_begin_read(store, &txn);
     if (status == SC_OK) {
         status = db_node(store, txn, id, &view);
         if (status == SC_ERR_NOT_FOUND) {
             status = SC_FAIL(SC_ERR_NOT_FOUND, "there is no record %u", id);
         }
         if (status == SC_OK) status = reader_create(store, id, &view, &reader);
-        mdb_txn_abort(txn);
+        db_end_read(store, txn);
     }
     if (status != SC_OK) {
         unpin(store, id);

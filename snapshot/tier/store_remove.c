@@ -121,10 +121,10 @@ static sc_status remove_one(struct sc_store *store, MDB_txn *txn, struct removal
     return status;
 }
 
-static sc_status remove_marked(struct sc_store *store, struct removal *removal)
+static sc_status remove_once(struct sc_store *store, struct removal *removal)
 {
     MDB_txn *txn = NULL;
-    SC_TRY(db_begin(store, true, &txn));
+    SC_TRY(db_begin_write(store, &txn));
     sc_status status = SC_OK;
     for (uint32_t i = 0; i < removal->count && status == SC_OK; i++) {
         sc_mutex_lock(&store->lock);
@@ -135,6 +135,15 @@ static sc_status remove_marked(struct sc_store *store, struct removal *removal)
     if (status == SC_OK) return db_commit(store, txn);
     mdb_txn_abort(txn);
     return status;
+}
+
+static sc_status remove_marked(struct sc_store *store, struct removal *removal)
+{
+    sc_status status = remove_once(store, removal);
+    if (status != SC_ERR_LIMIT) return status;
+    db_drain(store); /* a delete needs new pages, too, and readers may hold those that are free */
+    removal->extents.count = 0;
+    return remove_once(store, removal);
 }
 
 static sc_status run(struct sc_store *store, struct removal *removal, sc_status status,
@@ -191,7 +200,7 @@ static sc_status evict(struct sc_store *store, uint64_t blocks, uint32_t count_m
     sc_mutex_unlock(&store->lock);
     SC_TRY(run(store, &removal, status, freed_out));
     sc_mutex_lock(&store->lock);
-    store->stats.evicted_count += count;
+    store->stats.evicted_count += count; /* records; edges that led to them alone are not counted */
     sc_mutex_unlock(&store->lock);
     return SC_OK;
 }
@@ -207,25 +216,16 @@ sc_status store_evict_some(struct sc_store *store, uint64_t blocks, double value
 
 sc_status sc_store_evict(struct sc_store *store, uint64_t bytes, uint64_t *freed_out)
 {
-    uint64_t freed_blocks = 0;
+    uint64_t want = bytes / TIER_BLOCK + (bytes % TIER_BLOCK != 0), total = 0;
     SC_TRY(store_enter(store));
     sc_mutex_lock(&store->write_lock);
     sc_status status = SC_OK;
-    for (uint64_t freed = 1; status == SC_OK && freed > 0;) {
-        sc_mutex_lock(&store->lock);
-        uint64_t used = store->used_blocks + store->pending_blocks;
-        sc_mutex_unlock(&store->lock);
-        uint64_t limit = store->options.bytes_max / TIER_BLOCK, want = bytes / TIER_BLOCK +
-            (bytes % TIER_BLOCK != 0);
-        uint64_t keep = limit > want ? limit - want : 0;
-        if (store->options.bytes_max == UINT64_MAX) keep = used > want && freed_blocks < want ?
-            used - (want - freed_blocks) : used;
-        if (used <= keep) break;
-        status = store_evict_some(store, used - keep, INFINITY, &freed);
-        freed_blocks += freed;
+    for (uint64_t freed = 1; status == SC_OK && freed > 0 && total < want; total += freed) {
+        status = store_evict_some(store, want - total, INFINITY, &freed);
+        if (status != SC_OK) break;
     }
     sc_mutex_unlock(&store->write_lock);
-    if (freed_out) *freed_out = freed_blocks * TIER_BLOCK;
+    if (freed_out) *freed_out = total * TIER_BLOCK;
     return status;
 }
 

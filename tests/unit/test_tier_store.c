@@ -10,7 +10,7 @@ static char folder[200];
 
 static void make(void)
 {
-    tier_folder_make(folder, sizeof folder);
+    tier_folder_make(folder, sizeof folder, false);
 }
 
 static void clean(void)

@@ -235,8 +235,8 @@ void sc_store_iter_close(struct sc_store_iter *iter);
 
 /* ---- care ---- */
 
-/* Drops the lowest records that nothing holds, until that many bytes are free beyond the budget or
- * none is left. `freed_out` may be NULL. */
+/* Drops the lowest records that nothing holds, until blocks of that many bytes were freed or none
+ * is left. `freed_out` may be NULL. */
 sc_status sc_store_evict(struct sc_store *store, uint64_t bytes, uint64_t *freed_out);
 /* Drops one record, pinned ones as soon as they are not. SC_ERR_NOT_FOUND. */
 sc_status sc_store_drop(struct sc_store *store, uint32_t id);
