@@ -97,4 +97,5 @@ struct sc_radix_stats radix_tree_stats(const struct radix_tree *tree)
 void radix_tree_trim(struct radix_tree *tree)
 {
     bench_must(sc_radix_trim(tree->radix, UINT64_MAX, NULL), "sc_radix_trim");
+    sc_radix_purge(tree->radix);
 }

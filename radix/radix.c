@@ -350,9 +350,15 @@ sc_status sc_radix_trim(struct sc_radix *r, uint64_t token_max, uint64_t *bytes_
     rx_index_shrink(r);
     rx_order_shrink(r, RX_KV, r->leaf_count);
     rx_order_shrink(r, RX_STATE, r->snapshot_count);
-    sc_heap_trim(&r->heap);
     if (bytes_out) *bytes_out = before > r->bytes ? before - r->bytes : 0;
     return SC_OK;
+}
+
+void sc_radix_purge(const struct sc_radix *r)
+{
+    if (!r) return;
+    struct sc_heap heap = r->heap;
+    sc_heap_trim(&heap);
 }
 
 /* --- ids of a path --- */

@@ -124,6 +124,7 @@ struct rx_store {
     uint32_t unit_tokens, unit_pages, unit_max;
     uint64_t unit_total, unit_free, live;
     uint32_t cursor_chunk, cursor_pos; /* next free token of the unit being filled; chunk 0: none */
+    uint32_t target;          /* where a compaction goes on; 0: nowhere */
     struct rx_piece *pieces;  /* what rx_store_alloc found */
     uint32_t piece_count, piece_cap;
 };

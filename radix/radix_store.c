@@ -444,6 +444,7 @@ static bool target_find(struct sc_radix *r, struct targets *t, uint32_t n, uint3
     uint32_t fresh = chunk_new(r);
     if (fresh == 0) return false;
     t->chunks[t->next++ % TARGETS] = fresh;
+    s->target = fresh;
     cursor_put(s, fresh, 0);
     if (need <= s->chunks[fresh].unit_count) cursor_skip(r, skip); /* else it fills the chunk */
     return true;
@@ -501,10 +502,13 @@ uint64_t rx_store_compact(struct sc_radix *r, uint64_t token_max)
 {
     struct rx_store *s = &r->store;
     uint64_t moved = 0;
-    struct targets t = {{0}, 0};
+    /* The chunk that the last compaction left half full, if it is still there (or another one under
+     * its number, which does as well): steps of a few tokens must not begin a new one each. */
+    struct targets t = {{s->target < s->chunk_count && s->chunks[s->target].unit_count > 0
+            ? s->target : 0}, 1};
     uint32_t chunk_count = s->chunk_count;
     if (!rx_grow(r, (void **)&s->pieces, &s->piece_cap, 1, sizeof *s->pieces)) return 0;
-    if (s->cursor_chunk != 0) cursor_close(r);
+    if (s->cursor_chunk != 0 && !target_is(&t, s->cursor_chunk)) cursor_close(r);
     for (uint32_t eighths = 1; eighths < 8; eighths++) { /* the sparsest first */
         for (uint32_t i = 1; i < chunk_count; i++) {
             uint64_t units = (uint64_t)s->empty_count * s->unit_max;

@@ -17,12 +17,12 @@
 
 enum rop {
     ROP_INSERT, ROP_MATCH, ROP_LOCK, ROP_UNLOCK, ROP_EVICT_KV, ROP_EVICT_STATE, ROP_DROP,
-    ROP_EXCESS, ROP_SPANS, ROP_SPACE, ROP_BAD, ROP_COUNT
+    ROP_EXCESS, ROP_SPANS, ROP_SPACE, ROP_BAD, ROP_TRIM, ROP_COUNT
 };
 static const char *const rop_names[ROP_COUNT] = {"insert", "match", "lock", "unlock", "evict_kv",
-    "evict_state", "drop", "evict_excess", "spans", "space", "bad arguments"};
+    "evict_state", "drop", "evict_excess", "spans", "space", "bad arguments", "trim"};
 static uint64_t counts[ROP_COUNT][16]; /* by -status */
-static uint64_t conflicts, replaced, hits, ops_total;
+static uint64_t conflicts, replaced, hits, went_on, ops_total;
 static struct rworld world;
 static const char *plant;
 
@@ -210,6 +210,33 @@ static void insert_apply(struct rworld *w, struct insert_in *in, const struct in
     }
 }
 
+/* The deepest node that the key reaches the end of with the histories of the insert, or one above
+ * it: what a lease would hold. */
+static sc_node insert_from(struct rworld *w, const struct insert_in *in)
+{
+    struct sc_radix_match match;
+    struct sc_radix_node_info info;
+    const struct sc_radix_key key = {.tokens = in->tokens, .token_count = in->insert.token_count};
+    RCHECK(w, sc_radix_match(w->radix, in->insert.space, &key, key.token_count, &match) == SC_OK,
+        "match");
+    sc_node from = match.node;
+    uint32_t up = draw(w, 3);
+    for (sc_node id = from; id != SC_NODE_NONE; id = info.parent) {
+        RCHECK(w, sc_radix_node_get(w->radix, id, &info) == SC_OK, "node");
+        bool good = info.end <= match.kv_len;
+        for (uint32_t at = info.start; good && at < info.end; at += w->page) {
+            good = history_at(in, at) == info.history;
+        }
+        if (!good) {
+            from = info.parent;
+        } else if (up > 0 && id == from) {
+            from = info.parent;
+            up--;
+        }
+    }
+    return from;
+}
+
 static sc_status op_insert(struct rworld *w)
 {
     struct insert_in in;
@@ -218,6 +245,8 @@ static sc_status op_insert(struct rworld *w)
     if (space == 0) return SC_OK;
     insert_draw(w, space, &in);
     struct insert_plan plan = insert_expect(w, &in);
+    if (draw(w, 2) == 0) in.insert.from = insert_from(w, &in);
+    went_on += in.insert.from != SC_NODE_NONE;
     struct sc_radix_sink sink = model_sink(w);
     w->cause = SC_RADIX_CAUSE_HISTORY;
     w->ordered = false;
@@ -282,6 +311,10 @@ static sc_status op_match(struct rworld *w)
     RCHECK(w, node && node->info.start < match.kv_len && node->prefix.len >= match.kv_len &&
             memcmp(node->prefix.tokens, tokens, match.kv_len * sizeof *tokens) == 0,
         "the match is in another node");
+    struct sc_radix_match part;
+    sc_node above = node->info.end <= match.kv_len ? match.node : node->info.parent;
+    RCHECK(w, sc_radix_match_from(w->radix, space, above, &key, len_max, &part) == SC_OK &&
+            memcmp(&part, &match, sizeof part) == 0, "going on from node %u differs", above);
     if (draw(w, 3) == 0) return SC_OK; /* a pure look-up */
     sc_radix_touch(w->radix, &match);
     path_use(w, &node->prefix);
@@ -528,11 +561,22 @@ static sc_status op_bad(struct rworld *w)
     return status;
 }
 
+/* compare_all says afterwards that nothing has changed. */
+static sc_status op_trim(struct rworld *w)
+{
+    arm(w);
+    sc_status status = sc_radix_trim(w->radix, draw(w, 2) ? UINT64_MAX : draw(w, 100), NULL);
+    (void)fail_alloc_disarm(&w->fa);
+    RCHECK(w, status == SC_OK, "%s", sc_status_name(status));
+    return status;
+}
+
 static void run_op(struct rworld *w)
 {
     static sc_status (*const ops[ROP_COUNT])(struct rworld *) = {op_insert, op_match, op_lock,
-        op_unlock, op_evict_kv, op_evict_state, op_drop, op_excess, op_spans, op_space, op_bad};
-    static const uint32_t weights[ROP_COUNT] = {36, 24, 9, 8, 5, 5, 3, 3, 3, 2, 2};
+        op_unlock, op_evict_kv, op_evict_state, op_drop, op_excess, op_spans, op_space, op_bad,
+        op_trim};
+    static const uint32_t weights[ROP_COUNT] = {35, 24, 9, 8, 5, 5, 3, 3, 3, 2, 1, 2};
     uint32_t at = draw(w, 100), op = 0;
     while (at >= weights[op]) at -= weights[op++];
     sc_status status = ops[op](w);
@@ -636,10 +680,10 @@ static int check_counts(void)
         }
         (void)printf("\n");
     }
-    (void)printf("%llu operations: %llu hits, %llu conflicts, %llu branches replaced\n",
-        (unsigned long long)ops_total, (unsigned long long)hits, (unsigned long long)conflicts,
-        (unsigned long long)replaced);
-    const uint64_t wanted[] = {hits, conflicts, replaced, counts[ROP_INSERT][-SC_ERR_NO_MEMORY],
+    (void)printf("%llu operations: %llu hits, %llu conflicts, %llu branches replaced, %llu inserts "
+        "went on\n", (unsigned long long)ops_total, (unsigned long long)hits,
+        (unsigned long long)conflicts, (unsigned long long)replaced, (unsigned long long)went_on);
+    const uint64_t wanted[] = {hits, conflicts, replaced, went_on, counts[ROP_INSERT][-SC_ERR_NO_MEMORY],
         counts[ROP_INSERT][-SC_ERR_LIMIT], counts[ROP_LOCK][-SC_ERR_NO_MEMORY],
         counts[ROP_DROP][-SC_ERR_BUSY], counts[ROP_SPACE][-SC_ERR_BUSY],
         counts[ROP_BAD][-SC_ERR_MISMATCH]};

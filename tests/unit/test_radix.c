@@ -902,6 +902,7 @@ int main(void)
     srunner_add_suite(runner, radix_tails_suite());
     srunner_add_suite(runner, radix_fuzz_suite());
     srunner_add_suite(runner, radix_shape_suite());
+    srunner_add_suite(runner, radix_storage_suite());
     srunner_run_all(runner, CK_ENV);
     int failed = srunner_ntests_failed(runner);
     srunner_free(runner);

@@ -20,6 +20,7 @@ Suite *radix_marks_suite(void);
 Suite *radix_tails_suite(void);
 Suite *radix_fuzz_suite(void);
 Suite *radix_shape_suite(void);
+Suite *radix_storage_suite(void);
 
 struct tr {
     struct sc_radix *radix;

@@ -82,7 +82,7 @@ END_TEST
 
 START_TEST(t13__deep_chain)
 {
-    enum { N = 100000 };
+    enum { N = 1000000 };
     static int32_t key[N];
     BEGIN();
     tr_fill(key, N, 0);
@@ -112,6 +112,40 @@ START_TEST(t13__deep_chain)
     ck_assert_uint_eq(tr_evict_kv(t, N / 2, NULL), N / 2);
     ck_assert_int_eq(sc_radix_space_remove(t->radix, t->space, &t->sink), SC_OK);
     ck_assert_uint_eq(tr_stats(t).node_count, 0);
+    END;
+}
+END_TEST
+
+/* A million nodes below a thousand forks; keys of 100k tokens beside them. */
+START_TEST(t13__a_million_nodes)
+{
+    enum { WIDE = 1000, LONG = 100000 };
+    static int32_t key[LONG];
+    BEGIN();
+    struct sc_radix_run run = {0, 0};
+    for (int32_t i = 0; i < WIDE; i++) {
+        for (int32_t k = 0; k < WIDE; k++) {
+            ck_assert_int_eq(tr_insert_runs(t, KEY(i, k, i + k), &run, 1, NULL, 0), SC_OK);
+        }
+    }
+    for (int32_t i = 0; i < 8; i++) {
+        tr_fill(key, LONG, -(i + 1) * LONG);
+        ck_assert_int_eq(tr_insert_runs(t, key, LONG, &run, 1, NULL, 0), SC_OK);
+    }
+    VERIFY(t);
+    ck_assert_uint_ge(tr_stats(t).node_count, WIDE * WIDE + WIDE);
+    for (int32_t i = 0; i < WIDE; i += 7) {
+        ck_assert_uint_eq(tr_match(t, KEY(i, i, 2 * i)).kv_len, 3);
+        ck_assert_uint_eq(tr_match(t, KEY(i, WIDE, 0)).kv_len, 1);
+    }
+    ck_assert_uint_eq(tr_match(t, key, LONG).kv_len, LONG);
+    uint64_t full = tr_stats(t).bytes;
+    uint64_t left = tr_stats(t).token_count - LONG / 2;
+    ck_assert_uint_eq(tr_evict_kv(t, left, NULL), left); /* half of the last key stays */
+    ck_assert_uint_eq(tr_match(t, key, LONG).kv_len, LONG / 2);
+    ck_assert_int_eq(sc_radix_trim(t->radix, UINT64_MAX, NULL), SC_OK);
+    VERIFY(t);
+    ck_assert_uint_lt(tr_stats(t).bytes, full / 40);
     END;
 }
 END_TEST
@@ -171,6 +205,7 @@ Suite *radix_shape_suite(void)
     TCase *tc = tcase_create("shape and cost");
     tcase_set_timeout(tc, 240);
     ADD(t11__growth_and_fan_out); ADD(t13__deep_chain); ADD(t13__wide_fan_out);
+    ADD(t13__a_million_nodes);
     ADD(cost__hot_match_of_9k_tokens);
     suite_add_tcase(s, tc);
     return s;

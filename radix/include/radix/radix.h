@@ -220,20 +220,23 @@ sc_status sc_radix_evict_state(struct sc_radix *radix, uint32_t count,
 sc_status sc_radix_evict_node(struct sc_radix *radix, sc_node node,
     const struct sc_radix_sink *sink, sc_node *rest_out);
 
-/* Gives memory that evictions have freed back to the heap, and the heap's to the system: until then
- * most of it is kept for later inserts, since returning it costs more than evicting. Runs in
- * storage that is mostly free move together, `token_max` tokens (or a few thousand more) at most in
+/* Gives memory that evictions have freed back to the heap: until then much of it is kept for later
+ * inserts. Runs in storage that is mostly free move together, `token_max` tokens (or a few thousand more) at most in
  * this call; those of locked paths stay, so that spans into them stay valid. No node, id, order or
  * answer changes. `bytes_out` (may be NULL): by how much sc_radix_stats.bytes fell. Never fails for
  * want of memory; less goes back then. Cost: O(chunks + free nodes + tokens moved). */
 sc_status sc_radix_trim(struct sc_radix *radix, uint64_t token_max, uint64_t *bytes_out);
+/* Gives freed memory that the heap keeps (all of the subsystem's) back to the system, which takes
+ * microseconds a page. Touches nothing of the tree: any thread, beside any call. */
+void sc_radix_purge(const struct sc_radix *radix);
 
 struct sc_radix_span { const int32_t *ids; uint32_t page_first, page_count; };
 /* KV ids of the path that ends at `node`, from page `page_first` on, in order, as spans into the
  * tree's storage; valid while the path is KV-locked. What is contiguous in storage is one span. The
  * partial page of a tail counts as a page, the last one.
  * `*count_out` is how many there are; SC_ERR_LIMIT when cap is short (count_out says what is
- * needed, the first `cap` are written), SC_ERR_STATE without KV, SC_ERR_INVALID past the end. Cost: O(nodes on the path). */
+ * needed, the first `cap` are written), SC_ERR_STATE without KV, SC_ERR_INVALID past the end. Cost:
+ * O(nodes on the path). */
 sc_status sc_radix_spans(const struct sc_radix *radix, sc_node node, uint32_t page_first,
     struct sc_radix_span *spans_out, uint32_t cap, uint32_t *count_out);
 
