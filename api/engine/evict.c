@@ -189,3 +189,13 @@ sc_status sc_cache_drain(sc_cache *cache, int32_t *kv_ids_out, uint32_t cap, uin
     sc_rwlock_unlock(&cache->lock);
     return SC_OK;
 }
+
+sc_status sc_cache_trim(sc_cache *cache, uint64_t token_max, uint64_t *bytes_out)
+{
+    SC_REQUIRE(cache);
+    sc_rwlock_lock(&cache->lock);
+    sc_status status = sc_radix_trim(cache->radix, token_max, bytes_out);
+    sc_rwlock_unlock(&cache->lock);
+    sc_radix_purge(cache->radix);
+    return status;
+}

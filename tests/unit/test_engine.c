@@ -998,6 +998,32 @@ START_TEST(evict__least_recently_used_goes_first)
 }
 END_TEST
 
+START_TEST(trim__returns_memory_of_the_index)
+{
+    start(1);
+    sc_room got;
+    uint64_t bytes = 0;
+    static int32_t many[3000];
+    for (uint32_t i = 0; i < 20; i++) {
+        rig_fill(many, 3000, 5000 + 3000 * (int32_t)i);
+        (void)rig_serve(&rig, many, 2000, 2100, SC_RELEASE_KEEP);
+    }
+    ck_assert_uint_eq(req_open(&rig, &a, many, 2001), 2000); /* held: stays where it is */
+    int32_t before[2000], after[2000];
+    uint32_t count = 0;
+    rig_ok(sc_lease_kv_ids(rig.cache, a.lease, 0, before, 2000, &count));
+    rig_ok(sc_cache_evict(rig.cache, UINT32_MAX, 0, &got));
+    rig_ok(sc_cache_trim(rig.cache, UINT64_MAX, &bytes));
+    ck_assert_uint_gt(bytes, 0);
+    rig_ok(sc_cache_trim(rig.cache, UINT64_MAX, &bytes));
+    ck_assert_uint_eq(bytes, 0);
+    rig_ok(sc_lease_kv_ids(rig.cache, a.lease, 0, after, 2000, &count));
+    ck_assert_int_eq(memcmp(before, after, sizeof before), 0);
+    req_close(&rig, &a, 0, SC_RELEASE_KEEP);
+    rig_deinit(&rig);
+}
+END_TEST
+
 START_TEST(evict__pinned_content_stays)
 {
     start(1);
@@ -1221,6 +1247,7 @@ static void add_cache(Suite *suite)
     tcase_add_test(tc, limit__extras);
     tcase_add_test(tc, evict__least_recently_used_goes_first);
     tcase_add_test(tc, evict__pinned_content_stays);
+    tcase_add_test(tc, trim__returns_memory_of_the_index);
     tcase_add_loop_test(tc, release__keep_shorter_drops_own_snapshots_beyond, 0, 2);
     tcase_add_test(tc, room__slots_add_up_at_every_moment);
     tcase_add_test(tc, stats__an_older_struct_is_filled_as_far_as_it_goes);

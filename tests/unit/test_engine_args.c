@@ -913,6 +913,18 @@ START_TEST(sc_cache_evict__bad_args_and_no_memory)
 }
 END_TEST
 
+START_TEST(sc_cache_trim__bad_args)
+{
+    start(1);
+    uint64_t bytes = 1;
+    invalid(sc_cache_trim(NULL, 1, &bytes));
+    rig_ok(sc_cache_trim(rig.cache, 0, NULL));
+    rig_ok(sc_cache_trim(rig.cache, UINT64_MAX, &bytes));
+    ck_assert_uint_eq(bytes, 0);
+    rig_deinit(&rig);
+}
+END_TEST
+
 START_TEST(sc_cache_drain__bad_args)
 {
     start(1);
@@ -981,6 +993,7 @@ static void add_calls(TCase *tc)
     tcase_add_test(tc, sc_cache_room__bad_args);
     tcase_add_test(tc, sc_cache_evict__bad_args_and_no_memory);
     tcase_add_test(tc, sc_cache_drain__bad_args);
+    tcase_add_test(tc, sc_cache_trim__bad_args);
     tcase_add_test(tc, sc_cache_stats_get__bad_args);
     tcase_add_test(tc, sc_cache_verify_and_dump__bad_args);
 }

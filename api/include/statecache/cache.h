@@ -550,6 +550,16 @@ SC_API sc_status sc_cache_evict(sc_cache *cache, uint32_t pages, uint32_t slots,
 /** Takes KV ids that the cache has let go, oldest first: they are the engine's again. */
 SC_API sc_status sc_cache_drain(
     sc_cache *cache, int32_t *kv_ids_out, uint32_t cap, uint32_t *count_out);
+/** Gives memory of the index that evictions have freed back to the system, for idle moments: until
+ * then much of it is kept for later content, since returning it costs more than evicting. No answer
+ * and no decision of the cache changes, so ranks need not agree about it, and it is not recorded.
+ *
+ * Runs in storage that is mostly free are packed, about `token_max` tokens at most in this call
+ * (0: none); what leases hold stays where it is. `bytes_out` (may be NULL): what went back.
+ * Threads: any; holds the index lock while it packs, not while memory goes back.
+ * Errors:  SC_ERR_INVALID. Without memory less is packed.
+ * Cost:    what it packs and gives back, and a look at each 16,384 tokens of storage. */
+SC_API sc_status sc_cache_trim(sc_cache *cache, uint64_t token_max, uint64_t *bytes_out);
 
 enum { SC_EVICT_FOR_SLOT = 0, SC_EVICT_ASKED = 1, SC_EVICT_WITH_KV = 2, SC_EVICT_SUPERSEDED = 3,
     SC_EVICT_PATH_CAP = 4, SC_EVICT_HISTORY = 5, SC_EVICT_CLOSED = 6, SC_EVICT_COUNT = 7 };
