@@ -71,12 +71,15 @@ def run_cell(arguments, wanted, options, out):
 def row(name, arguments, result, seconds):
     cached, check = result["cached"], result["check"]
     of_them = ", ".join(f"{count} {what}" for what, count in check["of_them"].items() if count)
-    return (f"ok {name} {' '.join(arguments)}\n   {seconds:.0f} s; overlapped "
-            f"{cached['rows_overlapped']} rows, drafts {cached['drafts_accepted']} of "
-            f"{cached['drafts']}, preempted {cached['preempted_by_coin']}, resumed "
-            f"{cached['readmitted_hits']}, forked {cached['forked']}, across tenants "
-            f"{cached['tenant_hits']} (beyond {cached['tenant_leaks']}), tails {cached['tails_resumed']}\n   checked "
-            f"{check['checked']} ({of_them}): {check['differing_bits']} differing bits, "
+    happened = (
+        f"overlapped {cached['rows_overlapped']} rows",
+        f"drafts {cached['drafts_accepted']} of {cached['drafts']}",
+        f"preempted {cached['preempted_by_coin']}, resumed {cached['readmitted_hits']}",
+        f"forked {cached['forked']}",
+        f"across tenants {cached['tenant_hits']} (beyond {cached['tenant_leaks']})",
+        f"tails {cached['tails_resumed']}")
+    return (f"ok {name} {' '.join(arguments)}\n   {seconds:.0f} s; {', '.join(happened)}\n"
+            f"   checked {check['checked']} ({of_them}): {check['differing_bits']} differing bits, "
             f"{check['kv_tokens']} of KV, {check['text_tokens']} of {check['text_checked']} tokens")
 
 
