@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The table of codecs, and raw: the parts one after the other as they are. */
+/* The table of codecs, and raw: the parts one after the other as they are (codec_quant.c has the
+ * others). */
 #include "snapshot/codec.h"
 
 #include <string.h>
 
 #include "base/error.h"
 #include "base/sc_assert.h"
+#include "codec_internal.h"
 #include "state_mover.h"
 
 /* Devices and their hosts are little-endian; raw is a plain copy because of it. */
@@ -13,7 +15,7 @@ static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "raw payloads are littl
 
 /* ---- raw ---- */
 
-static sc_status raw_bytes(const sc_pool *pool, uint64_t *bytes_out)
+sc_status codec_raw_bytes(const sc_pool *pool, uint64_t *bytes_out)
 {
     sc_pool_info info;
     SC_TRY(sc_pool_info_get(pool, &info));
@@ -28,7 +30,7 @@ static enum sc_copy_kind raw_kind(const sc_backend *backend, bool encode)
 }
 
 /* One walk over the schema for both directions, so that they cannot disagree (contract 13). */
-static sc_status raw_move(const sc_pool *pool, uint32_t slot, sc_devptr payload, bool encode)
+sc_status codec_raw_move(const sc_pool *pool, uint32_t slot, sc_devptr payload, bool encode)
 {
     struct mover mover;
     sc_backend *backend = NULL;
@@ -57,9 +59,9 @@ static sc_status raw_encode(const sc_pool *pool, uint32_t slot, void *payload, u
     uint64_t *bytes_out)
 {
     uint64_t bytes = 0;
-    SC_TRY(raw_bytes(pool, &bytes));
+    SC_TRY(codec_raw_bytes(pool, &bytes));
     SC_ASSERT(capacity >= bytes);
-    SC_TRY(raw_move(pool, slot, sc_host_devptr(payload), true));
+    SC_TRY(codec_raw_move(pool, slot, sc_host_devptr(payload), true));
     *bytes_out = bytes;
     return SC_OK;
 }
@@ -67,18 +69,20 @@ static sc_status raw_encode(const sc_pool *pool, uint32_t slot, void *payload, u
 static sc_status raw_decode(sc_pool *pool, uint32_t slot, const void *payload, uint64_t bytes)
 {
     uint64_t expected = 0;
-    SC_TRY(raw_bytes(pool, &expected));
+    SC_TRY(codec_raw_bytes(pool, &expected));
     if (bytes != expected) {
         return SC_FAIL(SC_ERR_CORRUPT, "raw payload of %llu bytes, a state of this pool has %llu",
             (unsigned long long)bytes, (unsigned long long)expected);
     }
-    return raw_move(pool, slot, sc_host_devptr(payload), false);
+    return codec_raw_move(pool, slot, sc_host_devptr(payload), false);
 }
 
 /* ---- the table ---- */
 
 static const struct sc_codec codecs[] = {
-    {"raw", SC_CODEC_RAW, raw_bytes, raw_encode, raw_decode},
+    {"raw", SC_CODEC_RAW, false, codec_raw_bytes, raw_encode, raw_decode},
+    {"bf16", SC_CODEC_BF16, true, codec_bf16_bytes, codec_bf16_encode, codec_bf16_decode},
+    {"int8", SC_CODEC_INT8, true, codec_int8_bytes, codec_int8_encode, codec_int8_decode},
 };
 enum { CODEC_COUNT = sizeof codecs / sizeof codecs[0] };
 

@@ -4,6 +4,15 @@
  *
  *   payload of "raw":  | part 0 | part 1 | ... |   local parts in schema order, dense,
  *                                                  little-endian
+ *   "bf16", "int8":    the same, but for recurrent matrices:
+ *      bf16            f32 -> bf16, rounded to nearest even; 16-bit ones and the rest as they are
+ *      int8            f32, bf16, f16 -> for each head and row a scale (f32), then one byte for
+ *                      each element:  | scale h0 r0 | scale h0 r1 | ... | bytes of h0 r0 | ...
+ *
+ * Lossy codecs are for who asks for them: error of bf16 at most 2^-8 of the element, of int8 at most
+ * 1/254 of the largest element of its row (measured by tests/unit/test_tier_pack.c; figures in
+ * docs/reference/codecs.md). Values that are not finite, and ones
+ * that would become infinite, are refused (SC_ERR_UNSUPPORTED): such a state is not stored.
  *
  * A payload has no header: which model, shard, token count and codec it is, and its checksum, stand
  * in the record around it. The same state has the same payload whatever the pool's layout. */
@@ -15,6 +24,7 @@
 struct sc_codec {
     const char *name; /* static */
     uint32_t id;      /* > 0 */
+    bool lossy;       /* decode(encode(x)) may differ from x */
     /* Upper bound of the payload of any slot of this pool. */
     sc_status (*bytes_max)(const sc_pool *pool, uint64_t *bytes_out);
     /* `capacity` is at least the bound. */
@@ -24,7 +34,7 @@ struct sc_codec {
     sc_status (*decode)(sc_pool *pool, uint32_t slot, const void *payload, uint64_t bytes);
 };
 
-enum { SC_CODEC_RAW = 1 };
+enum { SC_CODEC_RAW = 1, SC_CODEC_BF16 = 2, SC_CODEC_INT8 = 3 };
 
 /* NULL past the end. */
 const struct sc_codec *sc_codec_at(uint32_t index);
