@@ -119,7 +119,8 @@ static int32_t destination(const struct sc_kernel_rows *rows, uint64_t i, uint32
         bool second = i >= rows->row_count;
         *row_out = (uint32_t)(second ? i - rows->row_count : i);
         if (rows->source[*row_out] < 0) return -1;
-        return second ? rows->save[*row_out] : rows->dest[*row_out];
+        if (second) return rows->save[*row_out];
+        return rows->dest != NULL ? rows->dest[*row_out] : -1;
     }
     uint64_t s = i - (rows->save != NULL ? 2 : 1) * (uint64_t)rows->row_count;
     if (rows->save_row[s] < 0) return -1;

@@ -32,6 +32,13 @@
         {"reference", 0, 0, features, launch##_ref, 0},                                            \
     }
 
+/* No device row so far. */
+#define HOST_ROWS(features, launch)                                                                \
+    {                                                                                              \
+        WIDE(features, launch)                                                                     \
+        {"reference", 0, 0, features, launch##_ref, 0},                                            \
+    }
+
 static const struct sc_kernel_row conv_prefill_rows[] = ROWS(REF_STATE, sc_k_conv_prefill);
 static const struct sc_kernel_row conv_update_rows[] = ROWS(REF_STATE, sc_k_conv_update);
 static const struct sc_kernel_row gates_rows[] = ROWS(REF_PLAIN, sc_k_gates);
@@ -40,6 +47,12 @@ static const struct sc_kernel_row gated_rmsnorm_rows[] = ROWS(REF_PLAIN, sc_k_ga
 static const struct sc_kernel_row delta_recurrent_rows[] = ROWS(REF_STATE, sc_k_delta_recurrent);
 static const struct sc_kernel_row delta_chunk_rows[] = ROWS(REF_STATE, sc_k_delta_chunk);
 static const struct sc_kernel_row delta_decode_rows[] = ROWS(REF_STATE, sc_k_delta_decode);
+static const struct sc_kernel_row delta_verify_rows[] = HOST_ROWS(REF_STATE, sc_k_delta_verify);
+static const struct sc_kernel_row delta_commit_rows[] = HOST_ROWS(REF_STATE, sc_k_delta_commit);
+static const struct sc_kernel_row conv_verify_rows[] = HOST_ROWS(REF_STATE, sc_k_conv_verify);
+static const struct sc_kernel_row conv_commit_rows[] = HOST_ROWS(REF_STATE, sc_k_conv_commit);
+static const struct sc_kernel_row conv_update_spec_rows[] =
+    HOST_ROWS(REF_STATE, sc_k_conv_update_spec);
 
 struct op_table {
     const char *name;
@@ -57,6 +70,11 @@ static const struct op_table op_tables[SC_K_OP_COUNT] = {
     [SC_K_OP_DELTA_RECURRENT] = OP(DELTA_RECURRENT, delta_recurrent_rows),
     [SC_K_OP_DELTA_CHUNK] = OP(DELTA_CHUNK, delta_chunk_rows),
     [SC_K_OP_DELTA_DECODE] = OP(DELTA_DECODE, delta_decode_rows),
+    [SC_K_OP_DELTA_VERIFY] = OP(DELTA_VERIFY, delta_verify_rows),
+    [SC_K_OP_DELTA_COMMIT] = OP(DELTA_COMMIT, delta_commit_rows),
+    [SC_K_OP_CONV_VERIFY] = OP(CONV_VERIFY, conv_verify_rows),
+    [SC_K_OP_CONV_COMMIT] = OP(CONV_COMMIT, conv_commit_rows),
+    [SC_K_OP_CONV_UPDATE_SPEC] = OP(CONV_UPDATE_SPEC, conv_update_spec_rows),
 };
 
 static pthread_once_t forced_once = PTHREAD_ONCE_INIT;

@@ -34,7 +34,7 @@ struct sc_kernel_rows {
     const int32_t *row_start; /* NULL: row r is token r */
     const int32_t *position;  /* NULL: zeros */
     const int32_t *source;
-    const int32_t *dest;
+    const int32_t *dest;      /* NULL: none */
     const int32_t *save;      /* NULL, or a second destination for each row */
     const int32_t *save_row, *save_pos, *save_slot;
     uint32_t save_count;

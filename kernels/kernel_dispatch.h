@@ -5,6 +5,7 @@
 #define SC_KERNEL_DISPATCH_H
 
 #include "kernels/backend.h"
+#include "statecache/kernels_draft.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -59,7 +60,12 @@ sc_status sc_kernel_conv_update_check(const sc_backend *backend,
     sc_status sc_k_gated_rmsnorm_##row(const void *params, sc_stream *stream);                     \
     sc_status sc_k_delta_recurrent_##row(const void *params, sc_stream *stream);                   \
     sc_status sc_k_delta_chunk_##row(const void *params, sc_stream *stream);                       \
-    sc_status sc_k_delta_decode_##row(const void *params, sc_stream *stream);
+    sc_status sc_k_delta_decode_##row(const void *params, sc_stream *stream);                      \
+    sc_status sc_k_delta_verify_##row(const void *params, sc_stream *stream);                      \
+    sc_status sc_k_delta_commit_##row(const void *params, sc_stream *stream);                      \
+    sc_status sc_k_conv_verify_##row(const void *params, sc_stream *stream);                       \
+    sc_status sc_k_conv_commit_##row(const void *params, sc_stream *stream);                       \
+    sc_status sc_k_conv_update_spec_##row(const void *params, sc_stream *stream);
 SC_HOST_LAUNCHERS(ref)
 #ifdef SC_HAVE_WIDE_ROWS
 SC_HOST_LAUNCHERS(avx2)

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Launchers of the causal depthwise conv: checks, then the kernel table. */
 #include "base/error.h"
-#include "kernel_check.h"
+#include "conv/conv_check.h"
 #include "kernel_dispatch.h"
 
-static sc_status check_common(uint32_t channels, uint32_t width, sc_dtype dtype, sc_k_act act,
+sc_status sc_conv_check_common(uint32_t channels, uint32_t width, sc_dtype dtype, sc_k_act act,
     const sc_k_slots *window)
 {
     SC_REQUIRE(channels > 0);
@@ -16,7 +16,7 @@ static sc_status check_common(uint32_t channels, uint32_t width, sc_dtype dtype,
     return sc_kernel_check_slots("window", window, (uint64_t)(width - 1) * channels);
 }
 
-static sc_status check_weights(sc_devptr weight, sc_devptr bias, sc_dtype dtype)
+sc_status sc_conv_check_weights(sc_devptr weight, sc_devptr bias, sc_dtype dtype)
 {
     SC_TRY(sc_kernel_check_dtype("weight", dtype));
     SC_TRY(sc_kernel_check_tensor("weight", weight, dtype));
@@ -24,7 +24,7 @@ static sc_status check_weights(sc_devptr weight, sc_devptr bias, sc_dtype dtype)
     return SC_OK;
 }
 
-static sc_status check_xy(sc_devptr x, int64_t x_stride, sc_devptr y, int64_t y_stride,
+sc_status sc_conv_check_xy(sc_devptr x, int64_t x_stride, sc_devptr y, int64_t y_stride,
     sc_dtype dtype, uint32_t channels, uint32_t tokens)
 {
     SC_TRY(sc_kernel_check_tensor("x", x, dtype));
@@ -49,15 +49,15 @@ sc_status sc_k_conv_prefill(sc_backend *backend, const sc_k_conv_prefill_params 
     if (backend == NULL) backend = sc_backend_host();
     SC_REQUIRE(params != NULL);
     const sc_k_conv_prefill_params *p = params;
-    SC_TRY(check_common(p->channels, p->width, p->dtype, p->act, &p->window));
-    SC_TRY(check_weights(p->weight, p->bias, p->weight_dtype));
+    SC_TRY(sc_conv_check_common(p->channels, p->width, p->dtype, p->act, &p->window));
+    SC_TRY(sc_conv_check_weights(p->weight, p->bias, p->weight_dtype));
     const struct sc_kernel_row *row = NULL;
     SC_TRY(sc_kernel_pick(backend, SC_K_OP_CONV_PREFILL,
         sc_kernel_need(p->dtype, p->window.dtype), &row));
     if (p->row_count == 0) return SC_OK;
     SC_REQUIRE(p->token_count <= INT32_MAX);
     if (p->token_count > 0)
-        SC_TRY(check_xy(p->x, p->x_stride, p->y, p->y_stride, p->dtype, p->channels,
+        SC_TRY(sc_conv_check_xy(p->x, p->x_stride, p->y, p->y_stride, p->dtype, p->channels,
             p->token_count));
     SC_TRY(sc_kernel_check_index("row_start", p->row_start));
     if (p->position != 0) SC_TRY(sc_kernel_check_index("position", p->position));
@@ -81,13 +81,14 @@ sc_status sc_k_conv_prefill(sc_backend *backend, const sc_k_conv_prefill_params 
 sc_status sc_kernel_conv_update_check(const sc_backend *backend,
     const sc_k_conv_update_params *p, const struct sc_kernel_row **row_out)
 {
-    SC_TRY(check_common(p->channels, p->width, p->dtype, p->act, &p->window));
-    SC_TRY(check_weights(p->weight, p->bias, p->weight_dtype));
+    SC_TRY(sc_conv_check_common(p->channels, p->width, p->dtype, p->act, &p->window));
+    SC_TRY(sc_conv_check_weights(p->weight, p->bias, p->weight_dtype));
     SC_TRY(sc_kernel_pick(backend, SC_K_OP_CONV_UPDATE,
         sc_kernel_need(p->dtype, p->window.dtype), row_out));
     if (p->row_count == 0) return SC_OK;
     SC_REQUIRE(p->row_count <= INT32_MAX);
-    SC_TRY(check_xy(p->x, p->x_stride, p->y, p->y_stride, p->dtype, p->channels, p->row_count));
+    SC_TRY(sc_conv_check_xy(p->x, p->x_stride, p->y, p->y_stride, p->dtype, p->channels,
+        p->row_count));
     SC_TRY(sc_kernel_check_index("source", p->source));
     SC_TRY(sc_kernel_check_index("dest", p->dest));
     if (p->save != 0) SC_TRY(sc_kernel_check_index("save", p->save));

@@ -4,12 +4,13 @@
 
 #include "base/error.h"
 #include "delta/chunk_wide.h"
+#include "delta/delta_check.h"
 #include "delta/delta_cuda.h"
 #include "delta/delta_scratch.h"
 #include "gates/gates_check.h"
 #include "kernel_dispatch.h"
 
-static sc_status check_shape(const sc_k_delta_shape *s, const sc_k_slots *state)
+sc_status sc_delta_check_shape(const sc_k_delta_shape *s, const sc_k_slots *state)
 {
     SC_REQUIRE(s->kind == SC_K_KIND_GDN || s->kind == SC_K_KIND_KDA);
     SC_REQUIRE(s->heads > 0);
@@ -24,35 +25,42 @@ static sc_status check_shape(const sc_k_delta_shape *s, const sc_k_slots *state)
     return sc_kernel_check_slots("state", state, (uint64_t)s->v_heads * s->v_dim * s->k_dim);
 }
 
-static sc_status check_packed(const sc_k_delta_params *p)
+sc_status sc_delta_check_tokens(const sc_k_delta_params *p, bool outputs)
 {
     const sc_k_delta_shape *s = &p->shape;
     uint64_t qk = (uint64_t)s->heads * s->k_dim, vo = (uint64_t)s->v_heads * s->v_dim;
     SC_REQUIRE(p->token_count <= INT32_MAX);
-    SC_TRY(sc_kernel_check_stride("q", p->q_stride, qk));
     SC_TRY(sc_kernel_check_stride("k", p->k_stride, qk));
     SC_TRY(sc_kernel_check_stride("v", p->v_stride, vo));
-    SC_TRY(sc_kernel_check_stride("o", p->o_stride, vo));
+    if (outputs) SC_TRY(sc_kernel_check_stride("q", p->q_stride, qk));
+    if (outputs) SC_TRY(sc_kernel_check_stride("o", p->o_stride, vo));
     if (p->token_count > 0) {
-        SC_TRY(sc_kernel_check_tensor("q", p->q, p->dtype));
         SC_TRY(sc_kernel_check_tensor("k", p->k, p->dtype));
         SC_TRY(sc_kernel_check_tensor("v", p->v, p->dtype));
-        SC_TRY(sc_kernel_check_tensor("o", p->o, p->dtype));
         SC_TRY(sc_kernel_check_tensor("g", p->g, SC_DTYPE_F32));
         SC_TRY(sc_kernel_check_tensor("beta", p->beta, SC_DTYPE_F32));
+    }
+    if (p->token_count > 0 && outputs) {
+        SC_TRY(sc_kernel_check_tensor("q", p->q, p->dtype));
+        SC_TRY(sc_kernel_check_tensor("o", p->o, p->dtype));
         if (p->o == p->q || p->o == p->k || p->o == p->v)
             return SC_FAIL(SC_ERR_INVALID, "o is one of q, k, v");
     }
     SC_TRY(sc_kernel_check_index("row_start", p->row_start));
     if (p->position != 0) SC_TRY(sc_kernel_check_index("position", p->position));
     SC_TRY(sc_kernel_check_index("source", p->source));
-    SC_TRY(sc_kernel_check_index("dest", p->dest));
     if (p->saves.count > 0) {
         SC_TRY(sc_kernel_check_index("saves.row", p->saves.row));
         SC_TRY(sc_kernel_check_index("saves.pos", p->saves.pos));
         SC_TRY(sc_kernel_check_index("saves.slot", p->saves.slot));
     }
     return SC_OK;
+}
+
+static sc_status check_packed(const sc_k_delta_params *p)
+{
+    SC_TRY(sc_delta_check_tokens(p, true));
+    return sc_kernel_check_index("dest", p->dest);
 }
 
 static sc_status check_packed_rows(const sc_k_delta_params *p, uint32_t grid)
@@ -71,7 +79,7 @@ sc_status sc_k_delta_recurrent(sc_backend *backend, const sc_k_delta_params *par
     if (backend == NULL) backend = sc_backend_host();
     SC_REQUIRE(params != NULL);
     SC_TRY(sc_kernel_check_dtype("q, k, v, o", params->dtype));
-    SC_TRY(check_shape(&params->shape, &params->state));
+    SC_TRY(sc_delta_check_shape(&params->shape, &params->state));
     const struct sc_kernel_row *row = NULL;
     SC_TRY(sc_kernel_pick(backend, SC_K_OP_DELTA_RECURRENT,
         sc_kernel_need(params->dtype, params->state.dtype), &row));
@@ -123,7 +131,7 @@ sc_status sc_k_delta_chunk(sc_backend *backend, const sc_k_delta_params *params,
     if (backend == NULL) backend = sc_backend_host();
     SC_REQUIRE(params != NULL);
     SC_TRY(check_chunk(params));
-    SC_TRY(check_shape(&params->shape, &params->state));
+    SC_TRY(sc_delta_check_shape(&params->shape, &params->state));
     const struct sc_kernel_row *row = NULL;
     SC_TRY(sc_kernel_pick(backend, SC_K_OP_DELTA_CHUNK,
         sc_kernel_need(params->dtype, params->state.dtype), &row));
@@ -164,7 +172,7 @@ static sc_status decode_check(const sc_backend *backend, const sc_k_delta_decode
 {
     const sc_k_delta_shape *s = &p->shape;
     SC_TRY(sc_kernel_check_dtype("qkv and o", p->dtype));
-    SC_TRY(check_shape(s, &p->state));
+    SC_TRY(sc_delta_check_shape(s, &p->state));
     SC_TRY(sc_kernel_pick(backend, SC_K_OP_DELTA_DECODE,
         sc_kernel_need(p->dtype, p->state.dtype), row_out));
     if (p->row_count == 0) return SC_OK;

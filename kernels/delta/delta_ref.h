@@ -43,6 +43,19 @@ SC_REF_INLINE int64_t delta_at(const sc_k_delta_shape *s, uint32_t hv, uint32_t 
     return ((int64_t)hv * s->v_dim + v) * s->k_dim;
 }
 
+/* The state moves from source to dest as it is. */
+static inline void delta_move(const sc_k_delta_params *p, int32_t source, int32_t dest)
+{
+    if (dest <= 0 || dest == source) return;
+    uint64_t bytes = (uint64_t)p->shape.v_heads * p->shape.v_dim * p->shape.k_dim
+        * sc_kernel_elem_bytes(p->state.dtype);
+    if (source == 0)
+        memset(sc_host_ptr(ref_slot(&p->state, dest)), 0, bytes);
+    else
+        memcpy(sc_host_ptr(ref_slot(&p->state, dest)), sc_host_ptr(ref_slot(&p->state, source)),
+            bytes);
+}
+
 /* Does the row need no arithmetic? Then does what is left: zeros for a padded row; for an empty one
  * the state moves from source to dest as it is. */
 static inline bool delta_row_idle(const sc_k_delta_params *p, uint32_t r)
@@ -59,13 +72,7 @@ static inline bool delta_row_idle(const sc_k_delta_params *p, uint32_t r)
         return true;
     }
     if (count > 0) return false;
-    if (dest <= 0 || dest == source) return true;
-    uint64_t bytes = (uint64_t)vo * s->k_dim * sc_kernel_elem_bytes(p->state.dtype);
-    if (source == 0)
-        memset(sc_host_ptr(ref_slot(&p->state, dest)), 0, bytes);
-    else
-        memcpy(sc_host_ptr(ref_slot(&p->state, dest)), sc_host_ptr(ref_slot(&p->state, source)),
-            bytes);
+    delta_move(p, source, dest);
     return true;
 }
 

@@ -11,38 +11,9 @@
  *
  * Bytes moved: each state once in and once out. Cost: about 4 K V multiply-adds a token and
  * head. */
-#include "delta/delta_ref.h"
+#include "delta/tokens.h"
 #include "gates/gate_math.h"
 #include "kernel_dispatch.h"
-
-#ifdef __AVX2__
-#include "delta/rows_wide.h"
-#define steps wide_steps
-#else
-#include "delta/rows_plain.h"
-#define steps plain_steps
-#endif
-
-SC_REF_INLINE uint32_t block_rows(const sc_k_delta_shape *s, uint32_t v0)
-{
-    uint32_t most = BLOCK_ELEMS / s->k_dim;
-    return s->v_dim - v0 < most ? s->v_dim - v0 : most;
-}
-
-SC_REF_INLINE void block_load(float *block, const sc_k_slots *state, int32_t slot, int64_t at,
-    uint32_t n)
-{
-    if (slot == 0)
-        memset(block, 0, n * sizeof(float));
-    else
-        ref_load(block, ref_slot(state, slot), state->dtype, at, n);
-}
-
-SC_REF_INLINE void block_store(const float *block, const sc_k_slots *state, int32_t slot,
-    int64_t at, uint32_t n)
-{
-    if (slot > 0) ref_store(block, ref_slot(state, slot), state->dtype, at, n);
-}
 
 SC_REF_INLINE void block_saves(const float *block, const sc_k_delta_params *p, uint32_t r,
     int64_t pos, int64_t at, uint32_t n)
@@ -52,26 +23,6 @@ SC_REF_INLINE void block_saves(const float *block, const sc_k_delta_params *p, u
     for (uint32_t i = 0; i < p->saves.count; i++)
         if (row[i] == (int32_t)r && save_pos[i] == pos)
             block_store(block, &p->state, slot[i], at, n);
-}
-
-/* Token t of the call becomes the next one of x. */
-SC_REF_INLINE void token_load(struct tokens *x, const sc_k_delta_params *p, int64_t t, uint32_t hv,
-    uint32_t v0, uint32_t rows)
-{
-    const sc_k_delta_shape *s = &p->shape;
-    uint64_t qk = (uint64_t)s->heads * s->k_dim, vo = (uint64_t)s->v_heads * s->v_dim;
-    int64_t h = hv / (s->v_heads / s->heads), g_dim = s->kind == SC_K_KIND_GDN ? 1 : s->k_dim;
-    const float *g = (const float *)sc_host_ptr(p->g) + (t * s->v_heads + hv) * g_dim;
-    uint32_t i = x->count++;
-    size_t at = (size_t)i * s->k_dim;
-    delta_load_qk(x->q + at, x->k + at, s, p->q,
-        t * sc_kernel_stride(p->q_stride, qk) + h * s->k_dim, p->k,
-        t * sc_kernel_stride(p->k_stride, qk) + h * s->k_dim, p->dtype);
-    x->kq[i] = ref_dot(x->k + at, x->q + at, s->k_dim);
-    delta_alpha(x->alpha + at, s, g);
-    ref_load(x->v + (size_t)i * rows, p->v, p->dtype,
-        t * sc_kernel_stride(p->v_stride, vo) + (int64_t)hv * s->v_dim + v0, rows);
-    x->beta[i] = ((const float *)sc_host_ptr(p->beta))[t * s->v_heads + hv];
 }
 
 /* Is the state of row r wanted after `pos` tokens? */
@@ -101,7 +52,7 @@ static void recurrent_block(const sc_k_delta_params *p, uint32_t r, uint32_t hv,
             token_load(&x, p, t + x.count, hv, v0, rows);
             save = p->saves.count > 0 && saved_at(p, r, pos + x.count);
         }
-        steps(block, rows, s->k_dim, &x, p->state.dtype);
+        delta_steps(block, rows, s->k_dim, &x, p->state.dtype);
         for (uint32_t i = 0; i < x.count; i++)
             ref_store(x.o + (size_t)i * rows, p->o, p->dtype,
                 (t + i) * stride + (int64_t)hv * s->v_dim + v0, rows);
@@ -156,7 +107,7 @@ SC_REF_INLINE void decode_block(const sc_k_delta_decode_params *p, uint32_t r, i
     uint32_t n = rows * p->shape.k_dim;
     float block[BLOCK_ELEMS];
     block_load(block, &p->state, source[r], at, n);
-    steps(block, rows, p->shape.k_dim, x, p->state.dtype);
+    delta_steps(block, rows, p->shape.k_dim, x, p->state.dtype);
     block_store(block, &p->state, dest[r], at, n);
     if (save != NULL) block_store(block, &p->state, save[r], at, n);
 }

@@ -332,7 +332,12 @@ typedef enum sc_k_op {
     SC_K_OP_DELTA_RECURRENT = 5,
     SC_K_OP_DELTA_CHUNK = 6,
     SC_K_OP_DELTA_DECODE = 7,
-    SC_K_OP_COUNT = 8
+    SC_K_OP_DELTA_VERIFY = 8, /* kernels_draft.h */
+    SC_K_OP_DELTA_COMMIT = 9,
+    SC_K_OP_CONV_VERIFY = 10,
+    SC_K_OP_CONV_COMMIT = 11,
+    SC_K_OP_CONV_UPDATE_SPEC = 12,
+    SC_K_OP_COUNT = 13
 } sc_k_op;
 
 /** Name of the kernel row that serves `op` on `backend` for tensors of `dtype` and states of

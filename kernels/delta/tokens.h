@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What works token by token shares: loading prepared tokens, and blocks of rows of S in fp32.
+ * delta_steps() moves a block on by the tokens, in the form that this is compiled for. */
+#ifndef SC_DELTA_TOKENS_H
+#define SC_DELTA_TOKENS_H
+
+#ifdef __AVX2__
+#include "delta/rows_wide.h"
+#define delta_steps wide_steps
+#else
+#include "delta/rows_plain.h"
+#define delta_steps plain_steps
+#endif
+
+SC_REF_INLINE uint32_t block_rows(const sc_k_delta_shape *s, uint32_t v0)
+{
+    uint32_t most = BLOCK_ELEMS / s->k_dim;
+    return s->v_dim - v0 < most ? s->v_dim - v0 : most;
+}
+
+SC_REF_INLINE void block_load(float *block, const sc_k_slots *state, int32_t slot, int64_t at,
+    uint32_t n)
+{
+    if (slot == 0)
+        memset(block, 0, n * sizeof(float));
+    else
+        ref_load(block, ref_slot(state, slot), state->dtype, at, n);
+}
+
+SC_REF_INLINE void block_store(const float *block, const sc_k_slots *state, int32_t slot,
+    int64_t at, uint32_t n)
+{
+    if (slot > 0) ref_store(block, ref_slot(state, slot), state->dtype, at, n);
+}
+
+/* Token t of the call becomes the next one of x. */
+SC_REF_INLINE void token_load(struct tokens *x, const sc_k_delta_params *p, int64_t t, uint32_t hv,
+    uint32_t v0, uint32_t rows)
+{
+    const sc_k_delta_shape *s = &p->shape;
+    uint64_t qk = (uint64_t)s->heads * s->k_dim, vo = (uint64_t)s->v_heads * s->v_dim;
+    int64_t h = hv / (s->v_heads / s->heads), g_dim = s->kind == SC_K_KIND_GDN ? 1 : s->k_dim;
+    const float *g = (const float *)sc_host_ptr(p->g) + (t * s->v_heads + hv) * g_dim;
+    uint32_t i = x->count++;
+    size_t at = (size_t)i * s->k_dim;
+    delta_load_qk(x->q + at, x->k + at, s, p->q,
+        t * sc_kernel_stride(p->q_stride, qk) + h * s->k_dim, p->k,
+        t * sc_kernel_stride(p->k_stride, qk) + h * s->k_dim, p->dtype);
+    x->kq[i] = ref_dot(x->k + at, x->q + at, s->k_dim);
+    delta_alpha(x->alpha + at, s, g);
+    ref_load(x->v + (size_t)i * rows, p->v, p->dtype,
+        t * sc_kernel_stride(p->v_stride, vo) + (int64_t)hv * s->v_dim + v0, rows);
+    x->beta[i] = ((const float *)sc_host_ptr(p->beta))[t * s->v_heads + hv];
+}
+
+#endif
