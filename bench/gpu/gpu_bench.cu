@@ -6,26 +6,15 @@
  * counted. Calls are captured in a CUDA graph over randomly permuted slots of a pool much larger
  * than L2, so that each reads cold states; medians of 9 replays. */
 #include "gpu_probe.cuh"
+#include "gpu_report.cuh"
 
-#include <cmath>
 #include <cstring>
-#include <vector>
 
 using namespace probe;
 
 namespace {
 
 constexpr uint32_t H_GDN = 16, HV = 32, D = 128, LAYERS = 36, CONV = 8192, WIDTH = 4;
-
-struct bench {
-    sc_backend *backend;
-    cudaStream_t stream;
-    double limit; /* bytes a us */
-    double pinned_h2d, pinned_d2h;
-    const char *only;
-    bool bars;
-    int missed;
-};
 
 sc_stream *as_stream(cudaStream_t stream)
 {
@@ -35,31 +24,6 @@ sc_stream *as_stream(cudaStream_t stream)
 bool wanted(const bench &b, const char *section)
 {
     return b.only == nullptr || strstr(b.only, section) != nullptr;
-}
-
-/* Prints a figure and, with a bar, whether it holds. */
-void line(bench &b, const char *what, double us, double bytes, double bar_percent)
-{
-    double percent = 100.0 * bytes / b.limit / us;
-    printf("  %-44s %10.2f us %7.1f %% of limit", what, us, percent);
-    if (b.bars && bar_percent > 0.0) {
-        bool holds = percent >= bar_percent;
-        printf("  bar %.0f %s", bar_percent, holds ? "holds" : "MISSED");
-        b.missed += !holds;
-    }
-    printf("\n");
-}
-
-void line_ratio(bench &b, const char *what, double us, double bytes, double bar_ratio)
-{
-    double ratio = us / (bytes / b.limit);
-    printf("  %-44s %10.2f us %7.3f x limit", what, us, ratio);
-    if (b.bars && bar_ratio > 0.0) {
-        bool holds = ratio <= bar_ratio;
-        printf("  bar %.2f %s", bar_ratio, holds ? "holds" : "MISSED");
-        b.missed += !holds;
-    }
-    printf("\n");
 }
 
 /* ------------------------------------------------------------------------------------- limits */
@@ -85,11 +49,14 @@ void limits(bench &b)
     });
     b.pinned_h2d = host_bytes / copy_us(b, to, host, host_bytes, cudaMemcpyHostToDevice);
     b.pinned_d2h = host_bytes / copy_us(b, host, to, host_bytes, cudaMemcpyDeviceToHost);
-    printf("limits\n  device copy, 2 GiB, read + write  %8.0f GB/s   <- the limit\n",
-        b.limit / 1e3);
-    printf("  read only, 2 GiB                  %8.0f GB/s\n", bytes / read / 1e3);
-    printf("  pinned host to device, 256 MB     %8.2f GB/s\n", b.pinned_h2d / 1e3);
-    printf("  device to pinned host, 256 MB     %8.2f GB/s\n", b.pinned_d2h / 1e3);
+    heading(b, "limits");
+    report(b, "device copy, 2 GiB, read + write (the limit)", 2.0 * bytes / b.limit,
+        b.limit / 1e3, "GB/s", 0.0, false);
+    report(b, "read only, 2 GiB", read, bytes / read / 1e3, "GB/s", 0.0, false);
+    report(b, "pinned host to device, 256 MB", host_bytes / b.pinned_h2d, b.pinned_h2d / 1e3,
+        "GB/s", 0.0, false);
+    report(b, "device to pinned host, 256 MB", host_bytes / b.pinned_d2h, b.pinned_d2h / 1e3,
+        "GB/s", 0.0, false);
     CUDA_MUST(cudaFreeHost(host));
     CUDA_MUST(cudaFree(from));
     CUDA_MUST(cudaFree(to));
@@ -180,18 +147,12 @@ void decode_one(bench &b, sc_k_kind kind, sc_dtype state, uint32_t batch, void *
     double plain = rewrite_us(b, pool, slot_bytes, slots, batch, calls);
     double bytes = batch * (2.0 * slot_bytes + in.bytes);
     char name[64];
-    snprintf(name, sizeof name, "%s %s B=%u (plain rewrite %.2f us, %.2fx)",
-        kind == SC_K_KIND_GDN ? "GDN" : "KDA", state == SC_DTYPE_F32 ? "fp32" : "bf16", batch,
-        plain, us / plain);
-    if (batch >= 64) {
-        line(b, name, us, bytes, bar);
-    } else {
-        line(b, name, us, bytes, 0.0);
-        if (b.bars && us > 1.08 * plain) {
-            printf("      bar 1.08 x plain MISSED\n");
-            b.missed++;
-        }
-    }
+    snprintf(name, sizeof name, "%s %s B=%u", kind == SC_K_KIND_GDN ? "GDN" : "KDA",
+        state == SC_DTYPE_F32 ? "fp32" : "bf16", batch);
+    line(b, name, us, bytes, batch >= 64 ? bar : 0.0);
+    snprintf(name, sizeof name, "%s %s B=%u to a plain rewrite",
+        kind == SC_K_KIND_GDN ? "GDN" : "KDA", state == SC_DTYPE_F32 ? "fp32" : "bf16", batch);
+    report(b, name, plain, us / plain, "x plain", batch < 64 ? 1.08 : 0.0, true);
     decode_free(in);
     CUDA_MUST(cudaFree(slots));
 }
@@ -207,7 +168,7 @@ void decode(bench &b)
         {SC_K_KIND_KDA, SC_DTYPE_BF16, {90, 88, 85}}};
     const uint64_t bytes = 4ull << 30;
     void *pool = noisy<float>(bytes / 4, 0.1f);
-    printf("packed decode on random slots, graph\n");
+    heading(b, "packed decode on random slots, graph");
     for (const auto &x : kinds) {
         uint64_t slot = (uint64_t)HV * D * D * (x.state == SC_DTYPE_F32 ? 4 : 2);
         if (x.state == SC_DTYPE_F32)
@@ -226,7 +187,7 @@ void decode(bench &b)
 
 void conv(bench &b)
 {
-    printf("causal conv, %u channels, width 4, bf16\n", CONV);
+    heading(b, "causal conv, 8192 channels, width 4, bf16");
     auto *weight = noisy<__nv_bfloat16>(CONV * WIDTH);
     const uint64_t tokens = 65536;
     auto *x = noisy<__nv_bfloat16>(tokens * CONV), *y = buffer<__nv_bfloat16>(tokens * CONV);
@@ -367,14 +328,11 @@ void envelope_case(bench &b, sc_dtype state, sc_layout layout)
         std::sort(us.begin(), us.end());
         double rate = (double)slots * info.state_bytes / us[4];
         double percent = 100.0 * rate / (back ? b.pinned_h2d : b.pinned_d2h);
-        printf("  %s %s, %u envelopes %-12s %8.2f GB/s %6.1f %% of pinned",
+        char name[64];
+        snprintf(name, sizeof name, "%s %s, %u envelopes %s",
             state == SC_DTYPE_F32 ? "fp32" : "bf16", layout_name(layout), slots,
-            back ? "from host" : "to host", rate / 1e3, percent);
-        if (b.bars) {
-            printf("  bar 98 %s", percent >= 98 ? "holds" : "MISSED");
-            b.missed += percent < 98;
-        }
-        printf("\n");
+            back ? "from host" : "to host");
+        report(b, name, us[4], percent, "% of pinned", 98.0, false);
     }
     SC_MUST(sc_pool_free(host, kept, slots));
     SC_MUST(sc_pool_free(pool, taken, slots));
@@ -385,11 +343,11 @@ void envelope_case(bench &b, sc_dtype state, sc_layout layout)
 
 void snapshots(bench &b)
 {
-    printf("slot copy, all layers, one launch\n");
+    heading(b, "slot copy, all layers, one launch");
     for (sc_dtype state : {SC_DTYPE_F32, SC_DTYPE_BF16})
         for (sc_layout layout : {SC_LAYOUT_CONTIGUOUS, SC_LAYOUT_PAGE_MAJOR})
             snapshot_case(b, state, layout);
-    printf("envelopes, device and pinned host\n");
+    heading(b, "envelopes, device and pinned host");
     for (sc_dtype state : {SC_DTYPE_F32, SC_DTYPE_BF16})
         for (sc_layout layout : {SC_LAYOUT_CONTIGUOUS, SC_LAYOUT_PAGE_MAJOR})
             envelope_case(b, state, layout);
@@ -420,11 +378,10 @@ double step_us(const bench &b, sc_pool *pool, sc_k_kind kind, sc_dtype state, ui
             c.row_count = batch, c.source = c.dest = dev(ids + (uint64_t)i * batch);
             c.window.base = window.base, c.window.slot_stride = window.slot_stride;
             c.window.dtype = window.dtype, c.window_settled = true;
-            SC_MUST(sc_k_conv_update(b.backend, &c, as_stream(b.stream)));
             sc_k_delta_decode_params p = in.p;
             p.source = p.dest = c.source;
             p.state.base = matrix.base, p.state.slot_stride = matrix.slot_stride;
-            SC_MUST(sc_k_delta_decode(b.backend, &p, as_stream(b.stream)));
+            SC_MUST(sc_k_decode_step(b.backend, &c, &p, as_stream(b.stream)));
         }
     }, 7);
     uint64_t slot_bytes = (uint64_t)HV * D * D * (state == SC_DTYPE_F32 ? 4 : 2);
@@ -436,7 +393,7 @@ double step_us(const bench &b, sc_pool *pool, sc_k_kind kind, sc_dtype state, ui
 
 void step(bench &b)
 {
-    printf("decode step, conv + decode of 36 layers, one graph (GDN)\n");
+    heading(b, "decode step, conv + decode of 36 layers, one graph (GDN)");
     const uint32_t batches[] = {256, 64, 16, 1}, slots = 512;
     const double bars[2][4] = {{1.08, 1.12, 1.28, 2.7}, {1.15, 1.24, 1.4, 4.2}};
     for (sc_layout layout : {SC_LAYOUT_CONTIGUOUS, SC_LAYOUT_PAGE_MAJOR})
@@ -493,10 +450,11 @@ void prefill_case(bench &b, sc_k_kind kind, uint32_t rows, uint32_t length, uint
     double us = graph_us(b.stream, 1, [&](uint32_t) {
         SC_MUST(sc_k_delta_chunk(b.backend, &p, as_stream(b.stream)));
     }, 5);
-    printf("  %s %2u x %5u tokens%s %10.1f us   (%.1f TFLOP/s of the chunk form)\n",
-        kind == SC_K_KIND_GDN ? "GDN" : "KDA", rows, length,
-        save_every > 0 ? ", saves every 1024" : "                  ", us,
-        180224.0 * tokens * HV / us / 1e6);
+    char name[64];
+    snprintf(name, sizeof name, "%s %u x %u tokens%s", kind == SC_K_KIND_GDN ? "GDN" : "KDA", rows,
+        length, save_every > 0 ? ", saves every 1024" : "");
+    report(b, name, us, 180224.0 * tokens * HV / us / 1e6, "TFLOP/s of the chunk form", 0.0,
+        false);
     const sc_devptr all[] = {p.q, p.k, p.v, p.o, p.g, p.beta, p.row_start, p.source, p.dest,
         p.saves.row, p.saves.pos, p.saves.slot, p.state.base, p.scratch};
     for (sc_devptr ptr : all) CUDA_MUST(cudaFree((void *)ptr));
@@ -504,7 +462,7 @@ void prefill_case(bench &b, sc_k_kind kind, uint32_t rows, uint32_t length, uint
 
 void prefill(bench &b)
 {
-    printf("chunk prefill, fp32 states, C = 64\n");
+    heading(b, "chunk prefill, fp32 states, C = 64");
     for (sc_k_kind kind : {SC_K_KIND_GDN, SC_K_KIND_KDA})
         for (uint32_t save : {0u, 1024u}) {
             prefill_case(b, kind, 1, 4096, save);
@@ -515,9 +473,10 @@ void prefill(bench &b)
 }
 
 const char *const help =
-    "usage: statecache-bench gpu [--bars] [--only NAMES]\n\n"
+    "usage: statecache-bench gpu [--bars] [--json] [--only NAMES]\n\n"
     "Measures the CUDA kernels on the current device beside its limits, as one table.\n\n"
     "  --bars         say of each figure whether its bar holds; exit 1 when one is missed\n"
+    "  --json         the same as JSON\n"
     "  --only NAMES   of decode, conv, snapshots, step, prefill: those that NAMES mentions\n";
 
 } // namespace
@@ -528,6 +487,8 @@ extern "C" int gpu_main(int argc, char **argv)
     for (int i = 1; i < argc; i++) {
         if (!strcmp(argv[i], "--bars")) {
             b.bars = true;
+        } else if (!strcmp(argv[i], "--json")) {
+            b.json = true;
         } else if (!strcmp(argv[i], "--only") && i + 1 < argc) {
             b.only = argv[++i];
         } else if (!strcmp(argv[i], "--help")) {
@@ -546,8 +507,9 @@ extern "C" int gpu_main(int argc, char **argv)
     cudaDeviceProp prop;
     CUDA_MUST(cudaGetDeviceProperties(&prop, 0));
     CUDA_MUST(cudaStreamCreateWithFlags(&b.stream, cudaStreamNonBlocking));
-    printf("%s, %d multiprocessors, L2 %d MB\n", prop.name, prop.multiProcessorCount,
-        prop.l2CacheSize >> 20);
+    if (!b.json)
+        printf("%s, %d multiprocessors, L2 %d MB\n", prop.name, prop.multiProcessorCount,
+            prop.l2CacheSize >> 20);
     limits(b);
     if (wanted(b, "decode")) decode(b);
     if (wanted(b, "conv")) conv(b);
@@ -555,6 +517,9 @@ extern "C" int gpu_main(int argc, char **argv)
     if (wanted(b, "step")) step(b);
     if (wanted(b, "prefill")) prefill(b);
     CUDA_MUST(cudaDeviceSynchronize());
-    if (b.bars) printf("%d bars missed\n", b.missed);
+    if (b.json)
+        print_json(b, prop.name);
+    else if (b.bars)
+        printf("%d bars missed\n", b.missed);
     return b.missed > 0;
 }

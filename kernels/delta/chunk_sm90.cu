@@ -17,44 +17,16 @@
  *
  * Scratch for a chunk and v head: T and P (C x C), 1/|q| and 1/|k| (C each); small tables before.
  * Bytes in scan: q, k, v, g once for each 32 columns, mostly from L2; states in and out once. The
- * arithmetic, 3 C K + 2 C C multiply-adds a column, is what it waits for: fp32 units, not yet the
- * tensor cores. */
-#include "cuda/device_math.cuh"
+ * arithmetic, 3 C K + 2 C C multiply-adds a column, is what it waits for. This is the form for any
+ * dims, dtypes and C; bf16 tensors with K = 128 and C = 64 go to the tensor cores
+ * (chunk_mma_sm90.cu) after the same index. */
+#include "delta/chunk_common.cuh"
 
 #include "cuda/launch.cuh"
-#include "delta/delta_cuda.h"
 
 namespace {
 
-enum { THREADS = 256, WARPS = 8, C_MAX = 64, COLS = 32, PAD = 4, INDEX_THREADS = 1024,
-    BATCH = 16 };
-
-struct tables {
-    int32_t *first;    /* [rows + 1] first chunk of each row; the last: how many there are */
-    int32_t *row;      /* [chunks] */
-    int32_t *save;     /* [chunks] first save, -1 none */
-    int32_t *next;     /* [saves] next save of the same chunk */
-    float *heads;      /* [chunks][v_heads][2 C C + 2 C] */
-};
-
-struct chunk_call {
-    sc_k_delta_params p; /* strides filled in */
-    tables t;
-    float scale;
-    uint32_t chunks_max;
-};
-
-SC_DEV int32_t position_of(const chunk_call &x, uint32_t r)
-{
-    return x.p.position != 0 ? ((const int32_t *)x.p.position)[r] : 0;
-}
-
-/* Chunks of a row of `count` tokens from `position` on. */
-SC_DEV int32_t chunks_of(int32_t position, int32_t count, int32_t c)
-{
-    if (count <= 0) return 0;
-    return (position + count - 1) / c - position / c + 1;
-}
+enum { COLS = 32, PAD = 4, INDEX_THREADS = 1024 };
 
 __global__ void __launch_bounds__(INDEX_THREADS) index_chunks(const __grid_constant__ chunk_call x)
 {
@@ -103,43 +75,6 @@ __global__ void __launch_bounds__(INDEX_THREADS) index_chunks(const __grid_const
         int32_t at = x.t.first[r] + (pos - 1) / c - position_of(x, (uint32_t)r) / c;
         x.t.next[i] = atomicExch(&x.t.save[at], (int32_t)i);
     }
-}
-
-/* Where a chunk lies: its first token and how many, and its row. */
-struct chunk_place {
-    int64_t token;
-    int32_t count, row;
-};
-
-SC_DEV chunk_place place_of(const chunk_call &x, int32_t row, int32_t nth)
-{
-    const int32_t *row_start = (const int32_t *)x.p.row_start;
-    int32_t c = (int32_t)x.p.chunk, position = position_of(x, (uint32_t)row);
-    int32_t begin = nth == 0 ? 0 : (position / c + nth) * c - position;
-    int32_t end = (position / c + nth + 1) * c - position;
-    int32_t length = row_start[row + 1] - row_start[row];
-    if (end > length) end = length;
-    return chunk_place{(int64_t)row_start[row] + begin, end - begin, row};
-}
-
-SC_DEV float *head_scratch(const chunk_call &x, int32_t chunk, uint32_t hv)
-{
-    uint64_t c = x.p.chunk;
-    return x.t.heads + ((uint64_t)chunk * x.p.shape.v_heads + hv) * (2 * c * c + 2 * c);
-}
-
-SC_DEV int64_t qk_at(const chunk_call &x, uint32_t hv)
-{
-    return (int64_t)(hv / (x.p.shape.v_heads / x.p.shape.heads)) * x.p.shape.k_dim;
-}
-
-/* The log gate of a token; `wide`: 1 for KDA, 0 for GDN, whose gate has no k. No branch, so that
- * the loads of many tokens can be under way at once. */
-SC_DEV float gate_at(const chunk_call &x, int64_t t, uint32_t hv, uint32_t k)
-{
-    const sc_k_delta_shape &s = x.p.shape;
-    bool wide = s.kind == SC_K_KIND_KDA;
-    return ((const float *)x.p.g)[(t * s.v_heads + hv) * (wide ? s.k_dim : 1) + (wide ? k : 0)];
 }
 
 /* q or k of a chunk into `out` [C_MAX][KP + PAD], normalised and scaled; 0 beyond the chunk and
@@ -378,29 +313,6 @@ SC_DEV void state_store(const scan_shared<KP> &m, const chunk_call &x, const sca
     }
 }
 
-/* alpha and q or k (times `by`) of BATCH tokens for one k, all loads under way at once. Beyond the
- * chunk or K: any element that exists. */
-template <typename T>
-SC_DEV void column_load(float (&alpha)[BATCH], float (&value)[BATCH], const chunk_call &x,
-    const chunk_place &at, uint32_t hv, uint32_t k, int32_t first, sc_devptr base, int64_t stride,
-    const float *by)
-{
-    float factor[BATCH];
-    if (k >= x.p.shape.k_dim) k = 0;
-#pragma unroll
-    for (int j = 0; j < BATCH; j++) {
-        int32_t i = first + j < at.count ? first + j : at.count - 1;
-        alpha[j] = gate_at(x, at.token + i, hv, k);
-        value[j] = dev_widen(((const T *)base)[(at.token + i) * stride + qk_at(x, hv) + k]);
-        factor[j] = by[i];
-    }
-#pragma unroll
-    for (int j = 0; j < BATCH; j++) {
-        alpha[j] = dev_exp(alpha[j]);
-        value[j] = value[j] * factor[j];
-    }
-}
-
 /* Fills k, q, t, p and decay. A thread walks down one column k of all tokens; half of the block
  * does q where there are threads enough. */
 template <int KP, typename T>
@@ -619,13 +531,17 @@ uint64_t lay_out(const sc_k_delta_params *p, tables *t, uint32_t *chunks_out)
     t->row = (int32_t *)piece(base, &used, 4 * chunks);
     t->save = (int32_t *)piece(base, &used, 4 * chunks);
     t->next = (int32_t *)piece(base, &used, 4ull * p->saves.count);
-    t->heads = (float *)piece(base, &used, chunks * p->shape.v_heads * (2 * c * c + 2 * c) * 4);
+    t->heads = (float *)piece(base, &used, chunks * p->shape.v_heads * scratch_floats(c) * 4);
     *chunks_out = chunks > INT32_MAX ? INT32_MAX : (uint32_t)chunks;
     return used;
 }
 
 template <int KP, typename T> sc_status launch(const chunk_call &x, sc_stream *stream)
 {
+    if (sizeof(T) == 2 && sc_chunk_mma_fits(x)) {
+        SC_TRY(sc_cuda_launch("chunk index", index_chunks, dim3(1), INDEX_THREADS, 0, stream, x));
+        return sc_chunk_mma(x, stream);
+    }
     constexpr unsigned PREPARE = (2 * C_MAX * (KP + PAD) + 3 * C_MAX * (C_MAX + 1)) * 4;
     const sc_k_delta_shape &s = x.p.shape;
     bool wide = x.p.state.dtype == SC_DTYPE_F32;

@@ -6,9 +6,11 @@
  *          first sum, and each later group is asked for as soon as one has been stored
  *
  * Warps share nothing, so a block that is done makes room at once. For fp32 one-warp blocks of
- * 4 KB, 32 of them on a multiprocessor, measured best; a bf16 state has half the bytes for the same
+ * 4 KB, 32 of them on a multiprocessor, measured best. A bf16 state has half the bytes for the same
  * q, k and gates, which are worked out once a warp, so its warps hold 32 rows. What is to be
- * avoided are spills: each byte of them showed.
+ * avoided are spills: each byte of them showed. Sums on the tensor cores (mma, the state as loaded
+ * being one operand) halve the instructions, but its lanes would read 64 bytes of a row at once
+ * instead of all of it: 6 to 10 points slower.
  *
  * Bytes for a row and head: 2 x 128 x 128 x (4 or 2), plus about 1 KB of inputs. */
 #include "delta/decode_tile.cuh"
@@ -18,67 +20,69 @@
 
 namespace {
 
-template <typename T, typename S, bool KDA, int GROUP, int GROUPS, int AHEAD, int WARPS,
-    int BLOCKS>
-__global__ void __launch_bounds__(WARPS * 32, BLOCKS)
+/* R: tile_rows. */
+template <class R, int WARPS, int BLOCKS> __global__ void __launch_bounds__(WARPS * 32, BLOCKS)
 decode(const __grid_constant__ sc_k_delta_decode_params p, float scale, uint32_t share_log2)
 {
-    typedef tile<S, GROUP, GROUPS> X;
-    constexpr int WIDE = X::WIDE;
-    uint32_t lane = threadIdx.x % 32, in_row = lane % X::PER_ROW, sub = lane / X::PER_ROW;
-    uint32_t v0 = (blockIdx.x * WARPS + threadIdx.x / 32) * X::ROWS;
+    typedef typename R::tensor T;
+    typedef typename R::state S;
+    constexpr bool KDA = R::PER_K;
+    uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    uint32_t v0 = (blockIdx.x * WARPS + warp) * R::ROWS, k0 = KDA ? lane * LANES_WIDE : 0;
     head_at h = {blockIdx.z, blockIdx.y};
     if (!p.state_settled) dev_wait_previous();
     int32_t source = index_of(p.source, h.row);
     int32_t dest = index_of(p.dest, h.row), save = index_of(p.save, h.row);
-    int64_t at = ((int64_t)h.hv * p.shape.v_dim + v0) * K + lane * WIDE;
-    const S *from = source > 0 ? (const S *)dev_slot(p.state, source) + at : nullptr;
-    uint4 s[AHEAD * GROUP];
-    load_group<AHEAD * GROUP, WIDE>(s, from, 0);
+    int64_t at = ((int64_t)h.hv * p.shape.v_dim + v0) * K;
+    R rows;
+    rows.load(source > 0 ? (const S *)dev_slot(p.state, source) + at : nullptr);
     gate_weights<KDA ? 4 : 1> w;
-    weights_load<KDA ? 4 : 1, KDA>(w, p, h,
-        KDA ? in_row * WIDE + (WIDE == 8 && sub != 0 ? 4 : 0) : 0);
+    weights_load<KDA ? 4 : 1, KDA>(w, p, h, k0);
     if (p.state_settled) dev_wait_previous();
     dev_release_next();
     T *o = output_row<T>(p, h) + v0;
     if (source < 0) {
-        for (uint32_t r = lane; r < X::ROWS; r += 32) o[r] = dev_narrow<T>(0.0f);
+        for (uint32_t r = lane; r < R::ROWS; r += 32) o[r] = dev_narrow<T>(0.0f);
         return;
     }
-    const sc_k_delta_shape &shape = p.shape;
     const T *in = (const T *)p.qkv + (int64_t)h.row * qkv_stride(p);
-    const T *q_in = in + (int64_t)sharing(h.hv, shape, share_log2) * K + in_row * WIDE;
-    const T *v_in = in + 2ll * shape.heads * K + (int64_t)h.hv * shape.v_dim + v0;
-    float q[WIDE], k[WIDE], alpha[WIDE], v[GROUPS], one = 1.0f;
-    dev_load_vec<WIDE>(q, q_in);
-    dev_load_vec<WIDE>(k, q_in + (int64_t)shape.heads * K);
-    uint32_t mine = tile_row<S, GROUP, GROUPS>();
-#pragma unroll
-    for (int g = 0; g < GROUPS; g++)
-        v[g] = dev_widen(v_in[g * GROUP * lanes<S>::ROWS + mine]);
-    float beta = beta_of<T>(p, h);
-    if constexpr (KDA) {
-        alphas_kda<T, S>(alpha, w, p, h);
-    } else {
-        alphas<T, 1, false>(&one, w, p, h, 0);
-    }
-    lanes_head norm = lanes_norm<X::PER_ROW, WIDE>(q, k, shape.qk_l2norm, scale);
-    S *to = dest > 0 ? (S *)dev_slot(p.state, dest) + at : nullptr;
-    S *also = save > 0 ? (S *)dev_slot(p.state, save) + at : nullptr;
-    tile_run<T, S, KDA, GROUP, GROUPS, AHEAD>(s, from, to, also, q, k, alpha, one, norm, beta, v, o);
+    const T *q = in + (int64_t)sharing(h.hv, p.shape, share_log2) * K;
+    rows.inputs({q, q + (int64_t)p.shape.heads * K,
+        in + 2ll * p.shape.heads * K + (int64_t)h.hv * p.shape.v_dim + v0});
+    tile_gates gates;
+    gates.beta = beta_of<T>(p, h);
+    if constexpr (KDA)
+        alphas<T, LANES_WIDE, true>(gates.alpha, w, p, h, k0);
+    else
+        alphas<T, 1, false>(&gates.one, w, p, h, 0);
+    rows.run(gates, p.shape.qk_l2norm, scale,
+        dest > 0 ? (S *)dev_slot(p.state, dest) + at : nullptr,
+        save > 0 ? (S *)dev_slot(p.state, save) + at : nullptr, o);
+}
+
+/* log2 of the v heads of a q/k head. */
+uint32_t share_log2_of(const sc_k_delta_shape &s)
+{
+    uint32_t share = s.v_heads / s.heads, log2 = 0;
+    while (1u << log2 < share) log2++;
+    return 1u << log2 == share ? log2 : (uint32_t)NOT_A_POWER;
+}
+
+template <class R, int WARPS, int BLOCKS>
+sc_status launch_rows(const sc_k_delta_decode_params &p, uint32_t rows, sc_stream *stream)
+{
+    const sc_k_delta_shape &s = p.shape;
+    dim3 grid(s.v_dim / (R::ROWS * WARPS), s.v_heads, rows);
+    return sc_cuda_launch("decode", decode<R, WARPS, BLOCKS>, grid, WARPS * 32, 0, stream, p,
+        sc_cuda_delta_scale(&s), share_log2_of(s));
 }
 
 template <typename T, typename S, bool KDA, int GROUP, int GROUPS, int AHEAD, int WARPS,
     int BLOCKS>
 sc_status launch_tile(const sc_k_delta_decode_params &p, uint32_t rows, sc_stream *stream)
 {
-    const sc_k_delta_shape &s = p.shape;
-    uint32_t share = s.v_heads / s.heads, log2 = 0;
-    while (1u << log2 < share) log2++;
-    if (1u << log2 != share) log2 = NOT_A_POWER;
-    dim3 grid(s.v_dim / (tile<S, GROUP, GROUPS>::ROWS * WARPS), s.v_heads, rows);
-    return sc_cuda_launch("decode", decode<T, S, KDA, GROUP, GROUPS, AHEAD, WARPS, BLOCKS>, grid,
-        WARPS * 32, 0, stream, p, sc_cuda_delta_scale(&s), log2);
+    typedef tile_rows<T, S, KDA, GROUP, GROUPS, AHEAD> R;
+    return launch_rows<R, WARPS, BLOCKS>(p, rows, stream);
 }
 
 /* Which tile serves a batch of so many (row, v head) pairs, as measured on an H200. No choice
@@ -89,15 +93,17 @@ sc_status launch_bf16(const sc_k_delta_decode_params &p, uint32_t rows, sc_strea
 {
     uint64_t heads = (uint64_t)rows * p.shape.v_heads;
     if (p.state.dtype == SC_DTYPE_BF16)
-        return heads >= 256 ? launch_tile<sc_bf16, sc_bf16, KDA, 4, 4, 3, 1, 16>(p, rows, stream)
-                            : launch_tile<sc_bf16, sc_bf16, KDA, 4, 1, 1, 4, 8>(p, rows, stream);
+        return heads >= 256
+            ? launch_tile<sc_bf16, sc_bf16, KDA, 8, 4, 2, 1, 16>(p, rows, stream)
+            : launch_tile<sc_bf16, sc_bf16, KDA, 4, 2, 2, 2, 12>(p, rows, stream);
     if (heads >= 1024)
         return launch_tile<sc_bf16, float, KDA, 8, 1, 1, 1, KDA ? 28 : 32>(p, rows, stream);
     if (heads >= 256)
         return KDA ? launch_tile<sc_bf16, float, KDA, 4, 4, 3, 1, 16>(p, rows, stream)
-                   : launch_tile<sc_bf16, float, KDA, 4, 8, 4, 1, 12>(p, rows, stream);
-    return heads >= 64 ? launch_tile<sc_bf16, float, KDA, 4, 4, 4, 1, 12>(p, rows, stream)
-                       : launch_tile<sc_bf16, float, KDA, 4, 1, 1, 4, 8>(p, rows, stream);
+                   : launch_tile<sc_bf16, float, KDA, 8, 1, 1, 1, 24>(p, rows, stream);
+    return KDA && heads >= 64
+        ? launch_tile<sc_bf16, float, KDA, 4, 4, 4, 1, 12>(p, rows, stream)
+        : launch_tile<sc_bf16, float, KDA, 4, 2, 2, 2, 12>(p, rows, stream);
 }
 
 /* fp32 tensors: for tests and small models. */
@@ -106,7 +112,7 @@ sc_status launch_f32(const sc_k_delta_decode_params &p, uint32_t rows, sc_stream
 {
     return p.state.dtype == SC_DTYPE_F32
         ? launch_tile<float, float, KDA, 8, 1, 1, 1, 28>(p, rows, stream)
-        : launch_tile<float, sc_bf16, KDA, 4, 4, 3, 1, 16>(p, rows, stream);
+        : launch_tile<float, sc_bf16, KDA, 8, 2, 1, 1, 24>(p, rows, stream);
 }
 
 /* Heads of 128 whose vectors lie on 16 bytes, V a multiple of 64; everything else takes the general

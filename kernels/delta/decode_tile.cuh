@@ -13,10 +13,9 @@ enum { K = 128 };
 
 /* Loads of a warp: GROUP at a time are summed; AHEAD groups are under way before the first is, and
  * each later one is asked for as soon as there are registers for it. */
-template <typename S, int GROUP, int GROUPS> struct tile {
-    static constexpr int WIDE = lanes<S>::WIDE, PER_ROW = lanes<S>::PER_ROW;
-    static constexpr int ROWS = GROUP * GROUPS * lanes<S>::ROWS;
-    static constexpr int SHARE = PER_ROW / GROUP; /* lanes that end up with one row's sums */
+template <int GROUP, int GROUPS> struct tile {
+    static constexpr int ROWS = GROUP * GROUPS;
+    static constexpr int SHARE = 32 / GROUP; /* lanes that end up with one row's sums */
 };
 
 struct head_at {
@@ -93,17 +92,27 @@ template <typename T> SC_DEV float beta_of(const sc_k_delta_decode_params &p, co
     return dev_beta(dev_widen(((const T *)p.b)[at]), p.weights.beta_doubled);
 }
 
-/* 16 bytes of a state as fp32. */
-SC_DEV void unpack(float (&x)[4], const uint4 &w)
+/* A lane's word of a row as fp32, and back. */
+SC_DEV void unpack(float (&x)[LANES_WIDE], const uint4 &w)
 {
     x[0] = __uint_as_float(w.x), x[1] = __uint_as_float(w.y);
     x[2] = __uint_as_float(w.z), x[3] = __uint_as_float(w.w);
 }
 
-SC_DEV void unpack(float (&x)[8], const uint4 &w)
+SC_DEV void unpack(float (&x)[LANES_WIDE], const uint2 &w)
 {
     x[0] = dev_low(w.x), x[1] = dev_high(w.x), x[2] = dev_low(w.y), x[3] = dev_high(w.y);
-    x[4] = dev_low(w.z), x[5] = dev_high(w.z), x[6] = dev_low(w.w), x[7] = dev_high(w.w);
+}
+
+SC_DEV void pack(uint4 &w, const float (&x)[LANES_WIDE])
+{
+    w = make_uint4(__float_as_uint(x[0]), __float_as_uint(x[1]), __float_as_uint(x[2]),
+        __float_as_uint(x[3]));
+}
+
+SC_DEV void pack(uint2 &w, const float (&x)[LANES_WIDE])
+{
+    w = make_uint2(dev_pack(x[0], x[1]), dev_pack(x[2], x[3]));
 }
 
 /* Makes the compiler unpack again instead of keeping fp32 values of all loads in registers. */
@@ -112,124 +121,131 @@ SC_DEV void forget(uint4 &w)
     asm volatile("" : "+r"(w.x), "+r"(w.y), "+r"(w.z), "+r"(w.w));
 }
 
-SC_DEV uint4 pack(const float (&x)[4])
+SC_DEV void forget(uint2 &w)
 {
-    return make_uint4(__float_as_uint(x[0]), __float_as_uint(x[1]), __float_as_uint(x[2]),
-        __float_as_uint(x[3]));
+    asm volatile("" : "+r"(w.x), "+r"(w.y));
 }
 
-SC_DEV uint4 pack(const float (&x)[8])
+/* Rows first .. first + GROUP of a warp; zeros without a state. */
+template <int GROUP, typename S>
+SC_DEV void load_group(typename lanes_word<S>::type *s, const S *from, int first)
 {
-    return make_uint4(dev_pack(x[0], x[1]), dev_pack(x[2], x[3]), dev_pack(x[4], x[5]),
-        dev_pack(x[6], x[7]));
-}
-
-/* alpha of a lane's k values. With 16 lanes a row the two halves of the warp share the work. */
-template <typename T, typename S>
-SC_DEV void alphas_kda(float (&alpha)[lanes<S>::WIDE], const gate_weights<4> &w,
-    const sc_k_delta_decode_params &p, const head_at &h)
-{
-    if constexpr (lanes<S>::WIDE == 4) {
-        alphas<T, 4, true>(alpha, w, p, h, threadIdx.x % 32 * 4);
-    } else {
-        float mine[4];
-        bool upper = threadIdx.x % 32 >= 16;
-        alphas<T, 4, true>(mine, w, p, h, threadIdx.x % 16 * 8 + (upper ? 4 : 0));
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            float other = __shfl_xor_sync(0xffffffffu, mine[i], 16);
-            alpha[i] = upper ? other : mine[i];
-            alpha[i + 4] = upper ? mine[i] : other;
-        }
-    }
-}
-
-/* Loads first .. first + GROUP of a warp; zeros without a state. */
-template <int GROUP, int WIDE, typename S>
-SC_DEV void load_group(uint4 *s, const S *from, int first)
-{
+    typedef typename lanes_word<S>::type word;
 #pragma unroll
     for (int j = 0; j < GROUP; j++)
-        s[j] = from != nullptr ? *(const uint4 *)(from + (first + j) * 32 * WIDE)
-                               : make_uint4(0, 0, 0, 0);
+        s[j] = from != nullptr ? *(const word *)(from + (first + j) * K) : word{};
 }
 
-/* Does the decayed state fit where the loaded one was? */
-template <int WIDE, bool KDA> constexpr bool keeps_decayed = KDA && WIDE == 4;
-
-template <int GROUP, int WIDE, bool KDA>
-SC_DEV void group_sums(uint4 *s, const float (&q)[WIDE], const float (&k)[WIDE],
-    const float (&alpha)[WIDE], float (&a)[GROUP], float (&c)[GROUP])
+template <typename S, int GROUP, bool KDA>
+SC_DEV void group_sums(typename lanes_word<S>::type *s, const float (&q)[LANES_WIDE],
+    const float (&k)[LANES_WIDE], const float (&alpha)[LANES_WIDE], float (&a)[GROUP],
+    float (&c)[GROUP])
 {
 #pragma unroll
     for (int j = 0; j < GROUP; j++) {
-        float x[WIDE];
+        float x[LANES_WIDE];
         unpack(x, s[j]);
         a[j] = 0.0f, c[j] = 0.0f;
 #pragma unroll
-        for (int i = 0; i < WIDE; i++) {
-            if constexpr (KDA) x[i] = x[i] * alpha[i];
+        for (int i = 0; i < LANES_WIDE; i++) {
+            if constexpr (KDA && lanes_decay_first<S>) x[i] = x[i] * alpha[i];
             a[j] = __fmaf_rn(x[i], k[i], a[j]);
             c[j] = __fmaf_rn(x[i], q[i], c[j]);
         }
-        if constexpr (keeps_decayed<WIDE, KDA>) s[j] = pack(x);
+        if constexpr (KDA && lanes_decay_first<S>) pack(s[j], x);
         forget(s[j]);
     }
 }
 
-template <int GROUP, int WIDE, bool KDA, int SHARE, typename S>
-SC_DEV void group_write(const uint4 *s, const float (&k)[WIDE], const float (&alpha)[WIDE],
-    float one, float write, uint32_t lane, S *to, S *also)
+template <typename S, int GROUP, bool KDA>
+SC_DEV void group_write(const typename lanes_word<S>::type *s, const float (&k)[LANES_WIDE],
+    const float (&alpha)[LANES_WIDE], float one, float write, S *to, S *also)
 {
+    typedef typename lanes_word<S>::type word;
 #pragma unroll
     for (int j = 0; j < GROUP; j++) {
-        float u = __shfl_sync(0xffffffffu, write, lane + j * SHARE), x[WIDE];
+        float u = __shfl_sync(0xffffffffu, write, j * (32 / GROUP)), x[LANES_WIDE];
+        word packed;
         unpack(x, s[j]);
 #pragma unroll
-        for (int i = 0; i < WIDE; i++) {
-            if constexpr (!keeps_decayed<WIDE, KDA>) x[i] = x[i] * (KDA ? alpha[i] : one);
+        for (int i = 0; i < LANES_WIDE; i++) {
+            if constexpr (!KDA || !lanes_decay_first<S>) x[i] = x[i] * (KDA ? alpha[i] : one);
             x[i] = __fmaf_rn(u, k[i], x[i]);
         }
-        uint4 packed = pack(x);
-        if (to != nullptr) *(uint4 *)(to + j * 32 * WIDE) = packed;
-        if (also != nullptr) *(uint4 *)(also + j * 32 * WIDE) = packed;
+        pack(packed, x);
+        if (to != nullptr) *(word *)(to + j * K) = packed;
+        if (also != nullptr) *(word *)(also + j * K) = packed;
     }
 }
 
-/* The row of a group whose sums end up in this lane. */
-template <typename S, int GROUP, int GROUPS> SC_DEV uint32_t tile_row()
-{
-    typedef tile<S, GROUP, GROUPS> X;
-    uint32_t lane = threadIdx.x % 32;
-    return lane % X::PER_ROW / X::SHARE * lanes<S>::ROWS + lane / X::PER_ROW;
-}
+/* What a warp's rows need of their token: q, k (the head's) and v (the first row's) as the tensors
+ * hold them, in global or shared memory. */
+template <typename T> struct tile_inputs {
+    const T *q, *k, *v;
+};
 
-/* The rows of a warp: s holds its first AHEAD groups, the others are loaded as room is made. */
-template <typename T, typename S, bool KDA, int GROUP, int GROUPS, int AHEAD>
-SC_DEV void tile_run(uint4 (&s)[AHEAD * GROUP], const S *from, S *to, S *also,
-    const float (&q)[lanes<S>::WIDE], const float (&k)[lanes<S>::WIDE],
-    const float (&alpha)[lanes<S>::WIDE], float one, const lanes_head &norm, float beta,
-    const float (&v)[GROUPS], T *o)
-{
-    typedef tile<S, GROUP, GROUPS> X;
-    constexpr int WIDE = X::WIDE;
-    uint32_t lane = threadIdx.x % 32, in_row = lane % X::PER_ROW, sub = lane / X::PER_ROW;
-    uint32_t mine = tile_row<S, GROUP, GROUPS>();
+/* What follows from the gates: alpha for each of a lane's k (KDA) or for all (GDN: `one`). */
+struct tile_gates {
+    float alpha[LANES_WIDE], one, beta;
+};
+
+/* GROUPS times GROUP rows of a warp: how decode and step see them. */
+template <typename T, typename S, bool KDA, int GROUP, int GROUPS, int AHEAD> struct tile_rows {
+    typedef T tensor;
+    typedef S state;
+    typedef tile<GROUP, GROUPS> X;
+    static constexpr int ROWS = X::ROWS;
+    static constexpr bool PER_K = KDA;
+
+    typename lanes_word<S>::type s[AHEAD * GROUP];
+    const S *from;
+    float q[LANES_WIDE], k[LANES_WIDE], v[GROUPS];
+
+    /* From the first row on, NULL: zeros. */
+    SC_DEV void load(const S *first)
+    {
+        from = first != nullptr ? first + threadIdx.x % 32 * LANES_WIDE : nullptr;
+        load_group<AHEAD * GROUP>(s, from, 0);
+    }
+
+    SC_DEV void inputs(const tile_inputs<T> &x)
+    {
+        uint32_t lane = threadIdx.x % 32;
+        dev_load_vec<LANES_WIDE>(q, x.q + lane * LANES_WIDE);
+        dev_load_vec<LANES_WIDE>(k, x.k + lane * LANES_WIDE);
 #pragma unroll
-    for (int g = 0; g < GROUPS; g++) {
-        uint4 *group = s + g % AHEAD * GROUP;
-        float a[GROUP], c[GROUP], out;
-        group_sums<GROUP, WIDE, KDA>(group, q, k, alpha, a, c);
-        lanes_reduce<X::PER_ROW, GROUP>(a);
-        lanes_reduce<X::PER_ROW, GROUP>(c);
-        float write = lanes_write(norm, KDA ? 1.0f : one, beta, v[g], a[0], c[0], &out);
-        if (in_row % X::SHARE == 0) o[g * GROUP * lanes<S>::ROWS + mine] = dev_narrow<T>(out);
-        group_write<GROUP, WIDE, KDA, X::SHARE>(group, k, alpha, one, write, sub * X::PER_ROW,
-            to != nullptr ? to + g * GROUP * 32 * WIDE : nullptr,
-            also != nullptr ? also + g * GROUP * 32 * WIDE : nullptr);
-        if (g + AHEAD < GROUPS) load_group<GROUP, WIDE>(group, from, (g + AHEAD) * GROUP);
+        for (int g = 0; g < GROUPS; g++) v[g] = dev_widen(x.v[g * GROUP + lane / X::SHARE]);
     }
-}
+
+    SC_DEV void run(const tile_gates &g, bool l2norm, float scale, S *to, S *also, T *o)
+    {
+        lanes_head norm = lanes_norm<LANES_WIDE>(q, k, l2norm, scale);
+        uint32_t lane = threadIdx.x % 32;
+        float qa[LANES_WIDE], ka[LANES_WIDE];
+#pragma unroll
+        for (int i = 0; i < LANES_WIDE; i++) {
+            bool scaled = KDA && !lanes_decay_first<S>;
+            qa[i] = scaled ? q[i] * g.alpha[i] : q[i];
+            ka[i] = scaled ? k[i] * g.alpha[i] : k[i];
+        }
+        if (to != nullptr) to += lane * LANES_WIDE;
+        if (also != nullptr) also += lane * LANES_WIDE;
+#pragma unroll
+        for (int i = 0; i < GROUPS; i++) {
+            typename lanes_word<S>::type *group = s + i % AHEAD * GROUP;
+            float a[GROUP], c[GROUP], out;
+            group_sums<S, GROUP, KDA>(group, qa, ka, g.alpha, a, c);
+            lanes_reduce<GROUP>(a);
+            lanes_reduce<GROUP>(c);
+            float u = lanes_write(norm, KDA ? 1.0f : g.one, g.beta, v[i], a[0], c[0], &out);
+            if (lane % X::SHARE == 0) o[i * GROUP + lane / X::SHARE] = dev_narrow<T>(out);
+            group_write<S, GROUP, KDA>(group, k, g.alpha, g.one, u,
+                to != nullptr ? to + i * GROUP * K : nullptr,
+                also != nullptr ? also + i * GROUP * K : nullptr);
+            if (i + AHEAD < GROUPS) load_group<GROUP>(group, from, (i + AHEAD) * GROUP);
+        }
+    }
+};
 
 } // namespace
 

@@ -32,32 +32,30 @@ struct walk {
 };
 
 /* A lane's part of 8 rows: value [row][part of 128][i]. */
-template <typename S, int PARTS> struct block_rows {
-    static constexpr int WIDE = lanes<S>::WIDE;
-    static constexpr int LOADS = ROWS / lanes<S>::ROWS; /* rows of one lane */
-    float x[LOADS][PARTS * WIDE];
+template <int PARTS> struct block_rows {
+    float x[ROWS][PARTS * LANES_WIDE];
 };
 
-template <typename S, int PARTS> SC_DEV uint32_t k_of(int i)
+SC_DEV uint32_t k_of(int i)
 {
-    constexpr int WIDE = lanes<S>::WIDE, PER_ROW = lanes<S>::PER_ROW;
-    return (uint32_t)(i / WIDE) * 128 + threadIdx.x % PER_ROW * WIDE + (uint32_t)(i % WIDE);
+    return (uint32_t)(i / LANES_WIDE) * 128 + threadIdx.x * LANES_WIDE
+        + (uint32_t)(i % LANES_WIDE);
 }
 
-template <typename S> SC_DEV uint32_t v_of(int load)
+SC_DEV uint32_t v_of(int row)
 {
-    return blockIdx.x * ROWS + (uint32_t)load * lanes<S>::ROWS + threadIdx.x / lanes<S>::PER_ROW;
+    return blockIdx.x * ROWS + (uint32_t)row;
 }
 
 template <typename S, int PARTS>
-SC_DEV void rows_load(block_rows<S, PARTS> &b, const walk &p, int32_t slot)
+SC_DEV void rows_load(block_rows<PARTS> &b, const walk &p, int32_t slot)
 {
     const S *in = slot > 0 ? (const S *)dev_slot(p.state, slot) : nullptr;
 #pragma unroll
-    for (int j = 0; j < b.LOADS; j++)
+    for (int j = 0; j < ROWS; j++)
 #pragma unroll
-        for (int i = 0; i < PARTS * b.WIDE; i++) {
-            uint32_t k = k_of<S, PARTS>(i), v = v_of<S>(j);
+        for (int i = 0; i < PARTS * LANES_WIDE; i++) {
+            uint32_t k = k_of(i), v = v_of(j);
             bool real = in != nullptr && k < p.shape.k_dim && v < p.shape.v_dim;
             int64_t at = ((int64_t)blockIdx.y * p.shape.v_dim + v) * p.shape.k_dim + k;
             b.x[j][i] = real ? dev_widen(in[at]) : 0.0f;
@@ -65,21 +63,21 @@ SC_DEV void rows_load(block_rows<S, PARTS> &b, const walk &p, int32_t slot)
 }
 
 template <typename S, int PARTS>
-SC_DEV void rows_store(const block_rows<S, PARTS> &b, const walk &p, int32_t slot)
+SC_DEV void rows_store(const block_rows<PARTS> &b, const walk &p, int32_t slot)
 {
     if (slot <= 0) return;
     S *out = (S *)dev_slot(p.state, slot);
 #pragma unroll
-    for (int j = 0; j < b.LOADS; j++)
+    for (int j = 0; j < ROWS; j++)
 #pragma unroll
-        for (int i = 0; i < PARTS * b.WIDE; i++) {
-            uint32_t k = k_of<S, PARTS>(i), v = v_of<S>(j);
+        for (int i = 0; i < PARTS * LANES_WIDE; i++) {
+            uint32_t k = k_of(i), v = v_of(j);
             int64_t at = ((int64_t)blockIdx.y * p.shape.v_dim + v) * p.shape.k_dim + k;
             if (k < p.shape.k_dim && v < p.shape.v_dim) out[at] = dev_narrow<S>(b.x[j][i]);
         }
 }
 
-template <typename S, int PARTS>
+template <int PARTS>
 SC_DEV void token_gates(const walk &p, int64_t t, float *alpha, float *beta)
 {
     uint32_t hv = blockIdx.y, heads = p.shape.v_heads;
@@ -87,8 +85,8 @@ SC_DEV void token_gates(const walk &p, int64_t t, float *alpha, float *beta)
     int64_t n = kda ? p.shape.k_dim : 1;
     float rate = p.g == 0 ? dev_rate(p.weights.a_log, hv) : 0.0f;
 #pragma unroll
-    for (int i = 0; i < PARTS * lanes<S>::WIDE; i++) {
-        uint32_t k = kda ? k_of<S, PARTS>(i) : 0;
+    for (int i = 0; i < PARTS * LANES_WIDE; i++) {
+        uint32_t k = kda ? k_of(i) : 0;
         int64_t at = (int64_t)hv * n + k;
         float g = 0.0f;
         if (k < n && p.g != 0) {
@@ -107,37 +105,37 @@ SC_DEV void token_gates(const walk &p, int64_t t, float *alpha, float *beta)
 }
 
 template <typename S, int PARTS>
-SC_DEV void token_step(block_rows<S, PARTS> &b, const walk &p, int64_t t)
+SC_DEV void token_step(block_rows<PARTS> &b, const walk &p, int64_t t)
 {
-    constexpr int N = PARTS * lanes<S>::WIDE, LOADS = block_rows<S, PARTS>::LOADS;
-    constexpr int PER_ROW = lanes<S>::PER_ROW, SHARE = PER_ROW / LOADS;
+    constexpr int N = PARTS * LANES_WIDE, SHARE = 32 / ROWS;
     const sc_k_delta_shape &s = p.shape;
-    float q[N], k[N], alpha[N], a[LOADS], c[LOADS], beta;
+    float q[N], k[N], alpha[N], a[ROWS], c[ROWS], beta;
     int64_t head = (int64_t)(blockIdx.y / (s.v_heads / s.heads)) * s.k_dim;
 #pragma unroll
     for (int i = 0; i < N; i++) {
-        uint32_t at = k_of<S, PARTS>(i);
+        uint32_t at = k_of(i);
         bool real = at < s.k_dim;
         q[i] = real ? dev_load(p.q, p.dtype, t * p.q_stride + head + at) : 0.0f;
         k[i] = real ? dev_load(p.k, p.dtype, t * p.k_stride + head + at) : 0.0f;
     }
-    token_gates<S, PARTS>(p, t, alpha, &beta);
+    token_gates<PARTS>(p, t, alpha, &beta);
     bool kda = s.kind == SC_K_KIND_KDA;
     float one = kda ? 1.0f : alpha[0];
-    lanes_head h = lanes_norm<PER_ROW, N>(q, k, s.qk_l2norm, p.scale);
+    lanes_head h = lanes_norm<N>(q, k, s.qk_l2norm, p.scale);
 #pragma unroll
-    for (int j = 0; j < LOADS; j++) {
+    for (int j = 0; j < ROWS; j++) {
         a[j] = 0.0f, c[j] = 0.0f;
 #pragma unroll
         for (int i = 0; i < N; i++) {
-            float x = kda ? b.x[j][i] * alpha[i] : b.x[j][i];
-            a[j] = __fmaf_rn(x, k[i], a[j]);
-            c[j] = __fmaf_rn(x, q[i], c[j]);
+            bool scaled = kda && !lanes_decay_first<S>;
+            float x = kda && lanes_decay_first<S> ? b.x[j][i] * alpha[i] : b.x[j][i];
+            a[j] = __fmaf_rn(x, scaled ? k[i] * alpha[i] : k[i], a[j]);
+            c[j] = __fmaf_rn(x, scaled ? q[i] * alpha[i] : q[i], c[j]);
         }
     }
-    lanes_reduce<PER_ROW, LOADS>(a);
-    lanes_reduce<PER_ROW, LOADS>(c);
-    uint32_t lane = threadIdx.x, v = v_of<S>((int)(lane % PER_ROW / SHARE));
+    lanes_reduce<ROWS>(a);
+    lanes_reduce<ROWS>(c);
+    uint32_t lane = threadIdx.x, v = v_of((int)(lane / SHARE));
     int64_t at = (int64_t)blockIdx.y * s.v_dim + v;
     float mine = 0.0f, o;
     if (v < s.v_dim) {
@@ -146,8 +144,8 @@ SC_DEV void token_step(block_rows<S, PARTS> &b, const walk &p, int64_t t)
         if (lane % SHARE == 0) dev_store(p.o, p.dtype, t * p.o_stride + at, o);
     }
 #pragma unroll
-    for (int j = 0; j < LOADS; j++) {
-        float u = __shfl_sync(0xffffffffu, mine, (lane & (32 - PER_ROW)) + j * SHARE);
+    for (int j = 0; j < ROWS; j++) {
+        float u = __shfl_sync(0xffffffffu, mine, j * SHARE);
 #pragma unroll
         for (int i = 0; i < N; i++)
             b.x[j][i] = dev_round<S>(__fmaf_rn(u, k[i], b.x[j][i] * alpha[i]));
@@ -155,11 +153,11 @@ SC_DEV void token_step(block_rows<S, PARTS> &b, const walk &p, int64_t t)
 }
 
 template <typename S, int PARTS>
-SC_DEV void token_saves(const block_rows<S, PARTS> &b, const walk &p, int32_t row, int32_t pos)
+SC_DEV void token_saves(const block_rows<PARTS> &b, const walk &p, int32_t row, int32_t pos)
 {
     for (uint32_t i = 0; i < p.saves.count; i++)
         if (((const int32_t *)p.saves.row)[i] == row && ((const int32_t *)p.saves.pos)[i] == pos)
-            rows_store(b, p, ((const int32_t *)p.saves.slot)[i]);
+            rows_store<S, PARTS>(b, p, ((const int32_t *)p.saves.slot)[i]);
 }
 
 template <typename S, int PARTS> __global__ void __launch_bounds__(32)
@@ -182,14 +180,14 @@ walk_rows(const __grid_constant__ walk p)
         return;
     }
     if (end <= t && dest == source) return;
-    block_rows<S, PARTS> b;
-    rows_load(b, p, source);
+    block_rows<PARTS> b;
+    rows_load<S, PARTS>(b, p, source);
     for (; t < end; t++) {
-        token_step(b, p, t);
-        token_saves(b, p, (int32_t)r, ++pos);
+        token_step<S, PARTS>(b, p, t);
+        token_saves<S, PARTS>(b, p, (int32_t)r, ++pos);
     }
-    rows_store(b, p, dest);
-    if (p.save != 0) rows_store(b, p, ((const int32_t *)p.save)[r]);
+    rows_store<S, PARTS>(b, p, dest);
+    if (p.save != 0) rows_store<S, PARTS>(b, p, ((const int32_t *)p.save)[r]);
 }
 
 sc_status launch(const walk &p, uint32_t rows, sc_stream *stream)

@@ -88,95 +88,118 @@ SC_DEV uint32_t qk_channel(const step_call &s, uint32_t head, uint32_t n)
     return ((n < QK_PAIRS / 2 ? 0 : s.p.shape.heads) + head) * K + n % (QK_PAIRS / 2) * 2;
 }
 
-template <typename S, bool KDA, int GROUP, int GROUPS, int AHEAD, int WARPS, int BLOCKS>
-__global__ void __launch_bounds__(WARPS * 32, BLOCKS)
+/* A thread's words of q and k and at most one of v, and what the conv makes of them. */
+template <int THREADS, int V_ROWS> struct step_conv {
+    static constexpr int PER = QK_PAIRS > THREADS ? QK_PAIRS / THREADS : 1;
+    static_assert(V_ROWS / 2 <= THREADS, "a pair of v a thread");
+    conv_words qk[PER], v;
+    uint32_t qk_x[PER], v_x, head, v_channel;
+
+    SC_DEV bool has_qk() { return threadIdx.x < QK_PAIRS; }
+    SC_DEV uint32_t v_word() { return THREADS - 1 - threadIdx.x; }
+    SC_DEV bool has_v() { return v_word() < V_ROWS / 2; }
+    SC_DEV uint32_t channel(const step_call &s, int i)
+    {
+        return qk_channel(s, head, threadIdx.x + i * THREADS);
+    }
+
+    /* Of q/k head `head_`, and from channel `v_first` on. */
+    SC_DEV void load(const step_call &s, int32_t source, uint32_t head_, uint32_t v_first)
+    {
+        head = head_, v_channel = v_first + 2 * v_word();
+#pragma unroll
+        for (int i = 0; i < PER; i++)
+            if (has_qk()) conv_load(qk[i], s, source, channel(s, i));
+        if (has_v()) conv_load(v, s, source, v_channel);
+    }
+
+    SC_DEV void load_x(const step_call &s, uint32_t row)
+    {
+#pragma unroll
+        for (int i = 0; i < PER; i++) qk_x[i] = has_qk() ? x_word(s, row, channel(s, i)) : 0;
+        v_x = has_v() ? x_word(s, row, v_channel) : 0;
+    }
+
+    SC_DEV void run(uint32_t *qk_out, uint32_t *v_out, bool silu)
+    {
+#pragma unroll
+        for (int i = 0; i < PER; i++)
+            if (has_qk()) qk_out[threadIdx.x + i * THREADS] = conv_word(qk[i], qk_x[i], silu);
+        if (has_v()) v_out[v_word()] = conv_word(v, v_x, silu);
+    }
+
+    SC_DEV void store_v(const step_call &s, int32_t dest, int32_t save)
+    {
+        if (!has_v()) return;
+        conv_store(v, v_x, s, dest, v_channel);
+        conv_store(v, v_x, s, save, v_channel);
+    }
+
+    SC_DEV void store_qk(const step_call &s, int32_t dest, int32_t save)
+    {
+#pragma unroll
+        for (int i = 0; i < PER; i++) {
+            if (!has_qk()) return;
+            conv_store(qk[i], qk_x[i], s, dest, channel(s, i));
+            conv_store(qk[i], qk_x[i], s, save, channel(s, i));
+        }
+    }
+};
+
+/* R: tile_rows of bf16 tensors. */
+template <class R, int WARPS, int BLOCKS> __global__ void __launch_bounds__(WARPS * 32, BLOCKS)
 step(const __grid_constant__ step_call s)
 {
-    typedef tile<S, GROUP, GROUPS> X;
-    constexpr int WIDE = X::WIDE, THREADS = WARPS * 32, V_ROWS = WARPS * X::ROWS;
-    constexpr int PER = QK_PAIRS > THREADS ? QK_PAIRS / THREADS : 1;
-    static_assert(V_ROWS / 2 <= THREADS, "a pair of v a thread");
+    typedef typename R::state S;
+    constexpr bool KDA = R::PER_K;
+    constexpr int V_ROWS = WARPS * R::ROWS;
     __shared__ __align__(16) uint32_t qk_words[QK_PAIRS], v_words[V_ROWS / 2];
     const sc_k_delta_decode_params &p = s.p;
-    uint32_t lane = threadIdx.x % 32, in_row = lane % X::PER_ROW, sub = lane / X::PER_ROW;
-    uint32_t share = p.shape.v_heads / p.shape.heads, head = blockIdx.y;
-    uint32_t nth = blockIdx.x / s.blocks, base = (blockIdx.x - nth * s.blocks) * V_ROWS;
-    uint32_t v0 = base + threadIdx.x / 32 * X::ROWS;
-    head_at h = {blockIdx.z, head * share + nth};
+    uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, k0 = KDA ? lane * LANES_WIDE : 0;
+    uint32_t head = blockIdx.y, nth = blockIdx.x / s.blocks;
+    uint32_t base = (blockIdx.x - nth * s.blocks) * V_ROWS, v0 = base + warp * R::ROWS;
+    head_at h = {blockIdx.z, head * (p.shape.v_heads / p.shape.heads) + nth};
     if (!s.settled) dev_wait_previous();
     int32_t source = index_of(p.source, h.row);
     int32_t dest = index_of(p.dest, h.row), save = index_of(p.save, h.row);
-    /* state, windows, weights */
-    int64_t at = ((int64_t)h.hv * p.shape.v_dim + v0) * K + lane * WIDE;
-    const S *from = source > 0 ? (const S *)dev_slot(p.state, source) + at : nullptr;
-    conv_words qk[PER], vw;
-    uint32_t v_thread = THREADS - 1 - threadIdx.x;
-    uint32_t v_channel = 2 * p.shape.heads * K + h.hv * p.shape.v_dim + base + v_thread * 2;
-    bool has_qk = threadIdx.x < QK_PAIRS, has_v = v_thread < V_ROWS / 2;
-#pragma unroll
-    for (int i = 0; i < PER; i++)
-        if (has_qk) conv_load(qk[i], s, source, qk_channel(s, head, threadIdx.x + i * THREADS));
-    if (has_v) conv_load(vw, s, source, v_channel);
-    uint4 state[AHEAD * GROUP];
-    load_group<AHEAD * GROUP, WIDE>(state, from, 0);
+    int64_t at = ((int64_t)h.hv * p.shape.v_dim + v0) * K;
+    step_conv<WARPS * 32, V_ROWS> conv;
+    R rows;
+    conv.load(s, source, head, 2 * p.shape.heads * K + h.hv * p.shape.v_dim + base);
+    rows.load(source > 0 ? (const S *)dev_slot(p.state, source) + at : nullptr);
     gate_weights<KDA ? 4 : 1> w;
-    weights_load<KDA ? 4 : 1, KDA>(w, p, h,
-        KDA ? in_row * WIDE + (WIDE == 8 && sub != 0 ? 4 : 0) : 0);
+    weights_load<KDA ? 4 : 1, KDA>(w, p, h, k0);
     if (s.settled) dev_wait_previous();
     dev_release_next();
     sc_bf16 *o = output_row<sc_bf16>(p, h) + v0;
     if (source < 0) {
-        for (uint32_t r = lane; r < X::ROWS; r += 32) o[r] = dev_narrow<sc_bf16>(0.0f);
+        for (uint32_t r = lane; r < R::ROWS; r += 32) o[r] = dev_narrow<sc_bf16>(0.0f);
         return; /* the whole cluster */
     }
-    uint32_t qk_x[PER], v_x = 0;
-#pragma unroll
-    for (int i = 0; i < PER; i++)
-        qk_x[i] = has_qk ? x_word(s, h.row, qk_channel(s, head, threadIdx.x + i * THREADS)) : 0;
-    if (has_v) v_x = x_word(s, h.row, v_channel);
-    float alpha[WIDE], one = 1.0f, beta = beta_of<sc_bf16>(p, h);
+    conv.load_x(s, h.row);
+    tile_gates gates;
+    gates.beta = beta_of<sc_bf16>(p, h);
     if constexpr (KDA)
-        alphas_kda<sc_bf16, S>(alpha, w, p, h);
+        alphas<sc_bf16, LANES_WIDE, true>(gates.alpha, w, p, h, k0);
     else
-        alphas<sc_bf16, 1, false>(&one, w, p, h, 0);
-#pragma unroll
-    for (int i = 0; i < PER; i++)
-        if (has_qk) qk_words[threadIdx.x + i * THREADS] = conv_word(qk[i], qk_x[i], s.silu);
-    if (has_v) v_words[v_thread] = conv_word(vw, v_x, s.silu);
+        alphas<sc_bf16, 1, false>(&gates.one, w, p, h, 0);
+    conv.run(qk_words, v_words, s.silu);
     __syncthreads();
     cluster_arrive(); /* this block has read its windows */
-    float q[WIDE], k[WIDE], v[GROUPS];
-    const sc_bf16 *qk_in = (const sc_bf16 *)qk_words + in_row * WIDE;
-    dev_load_vec<WIDE>(q, qk_in);
-    dev_load_vec<WIDE>(k, qk_in + K);
-#pragma unroll
-    for (int g = 0; g < GROUPS; g++)
-        v[g] = dev_widen(((const sc_bf16 *)v_words)[v0 - base + g * GROUP * lanes<S>::ROWS
-            + tile_row<S, GROUP, GROUPS>()]);
-    lanes_head norm = lanes_norm<X::PER_ROW, WIDE>(q, k, p.shape.qk_l2norm, s.scale);
-    S *to = dest > 0 ? (S *)dev_slot(p.state, dest) + at : nullptr;
-    S *also = save > 0 ? (S *)dev_slot(p.state, save) + at : nullptr;
-    tile_run<sc_bf16, S, KDA, GROUP, GROUPS, AHEAD>(state, from, to, also, q, k, alpha, one, norm,
-        beta, v, o);
-    if (has_v) {
-        conv_store(vw, v_x, s, dest, v_channel);
-        conv_store(vw, v_x, s, save, v_channel);
-    }
+    const sc_bf16 *q = (const sc_bf16 *)qk_words;
+    rows.inputs({q, q + K, (const sc_bf16 *)v_words + warp * R::ROWS});
+    rows.run(gates, p.shape.qk_l2norm, s.scale,
+        dest > 0 ? (S *)dev_slot(p.state, dest) + at : nullptr,
+        save > 0 ? (S *)dev_slot(p.state, save) + at : nullptr, o);
+    conv.store_v(s, dest, save);
     __syncwarp();
     cluster_wait();
-    if (blockIdx.x != 0 || !has_qk) return;
-#pragma unroll
-    for (int i = 0; i < PER; i++) {
-        uint32_t channel = qk_channel(s, head, threadIdx.x + i * THREADS);
-        conv_store(qk[i], qk_x[i], s, dest, channel);
-        conv_store(qk[i], qk_x[i], s, save, channel);
-    }
+    if (blockIdx.x == 0) conv.store_qk(s, dest, save);
 }
 
-template <typename S, bool KDA, int GROUP, int GROUPS, int AHEAD, int WARPS, int BLOCKS>
-sc_status launch_step(step_call s, sc_stream *stream)
+template <class R, int WARPS, int BLOCKS> sc_status launch_step(step_call s, sc_stream *stream)
 {
-    constexpr uint32_t V_ROWS = WARPS * tile<S, GROUP, GROUPS>::ROWS;
+    constexpr uint32_t V_ROWS = WARPS * R::ROWS;
     const sc_k_delta_shape &shape = s.p.shape;
     s.blocks = shape.v_dim / V_ROWS;
     uint32_t cluster = s.blocks * (shape.v_heads / shape.heads);
@@ -193,29 +216,36 @@ sc_status launch_step(step_call s, sc_stream *stream)
     config.attrs = attributes;
     config.numAttrs = 2;
     SC_TRY(sc_cuda_enter());
-    return sc_cuda_check(cudaLaunchKernelEx(&config,
-        step<S, KDA, GROUP, GROUPS, AHEAD, WARPS, BLOCKS>, s), "decode step");
+    return sc_cuda_check(cudaLaunchKernelEx(&config, step<R, WARPS, BLOCKS>, s), "decode step");
 }
 
+/* Blocks of 64 or 128 rows of V, as measured on an H200; no choice changes a bit. */
 template <bool KDA> sc_status launch_kind(const step_call &s, sc_stream *stream)
 {
-    return s.p.state.dtype == SC_DTYPE_BF16
-        ? launch_step<sc_bf16, KDA, 4, 1, 1, 4, 6>(s, stream)
-        : launch_step<float, KDA, 8, 1, 1, 4, 5>(s, stream);
+    uint64_t heads = (uint64_t)s.p.row_count * s.p.shape.v_heads;
+    if (s.p.state.dtype != SC_DTYPE_BF16)
+        return launch_step<tile_rows<sc_bf16, float, KDA, 8, 1, 1>, 8, 3>(s, stream);
+    if (heads <= 128 || s.p.shape.v_dim % 128 != 0)
+        return launch_step<tile_rows<sc_bf16, sc_bf16, KDA, 8, 1, 1>, 8, 3>(s, stream);
+    if (heads < 512)
+        return launch_step<tile_rows<sc_bf16, sc_bf16, KDA, 8, 2, 2>, 8, 2>(s, stream);
+    return launch_step<tile_rows<sc_bf16, sc_bf16, KDA, 8, 4, 2>, 4, 4>(s, stream);
 }
 
 } // namespace
 
-/* A batch of so many (row, v head) pairs is served faster by two launches (measured on an H200). */
-enum { HEADS_MAX = 1024 };
+/* Batches of more (row, v head) pairs are served faster by two launches (measured on an H200). */
+enum { HEADS_MAX_FP32 = 128, HEADS_MAX_BF16 = 1024, BLOCK_ROWS = 64 };
 
 bool sc_cuda_step_fits(const sc_k_conv_update_params *c, const sc_k_delta_decode_params *p)
 {
     const sc_k_delta_shape &s = p->shape;
+    uint64_t heads = (uint64_t)p->row_count * s.v_heads;
     return p->dtype == SC_DTYPE_BF16 && c->window.dtype == SC_DTYPE_BF16
         && c->weight_dtype == SC_DTYPE_BF16 && c->width == 4 && c->bias == 0 && s.k_dim == K
-        && s.v_dim % 32 == 0 && s.v_heads / s.heads * (s.v_dim / 32) <= CLUSTER_MAX
-        && (uint64_t)p->row_count * s.v_heads <= HEADS_MAX && s.heads <= 65535
+        && s.v_dim % BLOCK_ROWS == 0
+        && s.v_heads / s.heads * (s.v_dim / BLOCK_ROWS) <= CLUSTER_MAX && s.heads <= 65535
+        && heads <= (p->state.dtype == SC_DTYPE_F32 ? HEADS_MAX_FP32 : HEADS_MAX_BF16)
         && (c->weight | p->state.base | (uint64_t)p->state.slot_stride) % 16 == 0
         && (c->x | c->window.base | (uint64_t)c->window.slot_stride) % 4 == 0
         && (uint64_t)c->x_stride % 2 == 0;

@@ -7,8 +7,12 @@
 enum { ROWS = 6, SLOTS = 14, WIDTH = 4 };
 
 static const struct dims { uint32_t heads, v_heads, k_dim, v_dim, rows; } dims[] = {
-    {2, 4, 128, 128, ROWS}, {1, 1, 128, 64, 1}, {1, 2, 128, 32, ROWS}, {2, 2, 128, 128, 4},
-    {1, 4, 128, 128, ROWS}, {1, 2, 64, 16, ROWS}, {1, 1, 19, 37, 3}};
+    {2, 4, 128, 128, ROWS}, {1, 1, 128, 64, 1}, {1, 2, 128, 32, ROWS}, {16, 32, 128, 128, ROWS},
+    {1, 4, 128, 128, ROWS}, {1, 2, 64, 16, ROWS}, {1, 1, 19, 37, 3},
+#ifdef SC_TEST_GPU
+    {48, 96, 128, 128, ROWS}, /* the launch for many heads */
+#endif
+};
 enum { DIMS = sizeof dims / sizeof dims[0], TYPES = 4, CASES = 2 * TYPES * DIMS };
 
 struct step {
