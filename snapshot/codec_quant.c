@@ -2,8 +2,8 @@
 /* Smaller recurrent matrices for lower tiers: bf16, and int8 with a scale for each head and row.
  *
  * The state comes to the host as it is (one copy, codec_raw_move) and is converted there, part by
- * part; back the same way: so a device needs no kernel of its own, and nothing is in the slot before
- * all of the payload was found good. Conv windows and extras stay as they are: they are small, and
+ * part; back the same way: so a device needs no kernel of its own, and nothing is in the slot
+ * before all of the payload was found good. Conv windows and extras stay as they are: they are small, and
  * exact inputs of the convolution.
  *
  * int8, one row of K elements: scale = max |x| / 127; q = x / scale, rounded to nearest, ties to

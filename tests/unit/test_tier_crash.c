@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Kills: a child stores, reads, drops and evicts from three threads until SIGKILL ends it at a
- * random moment. Then the store opens, is consistent, and every record that is visible reads back bit for
- * bit; what was acknowledged is there; what was half written is free space again.
+ * random moment. Then the store opens, is consistent, and every record that is visible reads back
+ * bit for bit; what was acknowledged is there; what was half written is free space again.
  *
  * SC_TEST_SCALE=400 makes 1,000 and more kills of each kind. */
 #include <pthread.h>

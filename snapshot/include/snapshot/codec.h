@@ -9,8 +9,8 @@
  *      int8            f32, bf16, f16 -> for each head and row a scale (f32), then one byte for
  *                      each element:  | scale h0 r0 | scale h0 r1 | ... | bytes of h0 r0 | ...
  *
- * Lossy codecs are for who asks for them: error of bf16 at most 2^-8 of the element, of int8 at most
- * 1/254 of the largest element of its row (measured by tests/unit/test_tier_pack.c; figures in
+ * Lossy codecs are for who asks for them: error of bf16 at most 2^-8 of the element, of int8 at
+ * most 1/254 of the largest element of its row (measured by tests/unit/test_tier_pack.c; figures in
  * docs/reference/codecs.md). Values that are not finite, and ones
  * that would become infinite, are refused (SC_ERR_UNSUPPORTED): such a state is not stored.
  *
