@@ -27,9 +27,11 @@
  *      a tail, less than one page.
  *  (2) Children of a node differ in the tokens or marks of their first page (a tail: of all it
  *      has). The index holds each node exactly once, under its parent and these.
- *  (3) Sibling lists are doubly linked and child_count is their length.
+ *  (3) Sibling lists are doubly linked and child_count is their length. A node has the ids and
+ *      first tokens of the first two of its list.
  *  (4) A node belongs to its root's space, and every live node is reached from one root.
- *  (5) A storage unit counts the nodes that touch it, and the cursor that stands in it.
+ *  (5) A storage unit counts the nodes that touch it, and the cursor that stands in it; a chunk
+ *      the tokens of its nodes.
  *  (6) pin == receipts that hold the node + children with pin > 0. So pin > 0 if and only if
  *      something at or below the node is locked.
  *  (7) A node is in the KV order if and only if it is a leaf, no root, and pin == 0.
@@ -45,11 +47,14 @@
  *      split never divides marks, and tokens alone decide inside a node. Every cell is in the list
  *      of one node or free.
  * (13) A tail has a snapshot and no children. Its parent counts its tails by length.
+ * (14) The nodes whose runs lie in a chunk form a ring that the chunk knows.
  *
- * Failure: insert, space_add and lock acquire everything first and then mutate; nothing else
- * allocates. Threads: see radix.h; look-ups write nothing.
- * Cost: look-up is one memcmp per node on the path and one child search; then, from the deepest
- * node on up to the last one with a snapshot, those with tails try each length of theirs.
+ * Failure: insert, space_add and lock acquire everything first and then mutate; a trim moves run by
+ * run and stops without memory; nothing else allocates. Threads: see radix.h; look-ups write
+ * nothing.
+ * Cost: look-up is one pass over the tokens of each node on the path (radix_compare.c) and one
+ * child search, which most often reads nothing but the parent's line; then, from the deepest node
+ * on up to the last one with a snapshot, those with tails try each length of theirs.
  * Eviction is O(log leaves) per node that goes, and for a tail the lengths beside it. All walks are
  * loops over links, so depth is no limit. */
 #include "radix_internal.h"

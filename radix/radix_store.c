@@ -405,7 +405,14 @@ void rx_store_unlink(struct sc_radix *r, uint32_t id)
     rx_use(r, use->chunk_next)->chunk_prev = use->chunk_prev;
 }
 
-/* --- compaction --- */
+/* --- compaction ---
+ *
+ *   before   |A  |   B|    |C   |       four chunks, each with a survivor or two
+ *   after    |A B C  |                  one; three go back to the heap
+ *
+ * Runs move one by one, each a copy and a change of its node, so it may stop anywhere. It ends when
+ * what is held beyond the live tokens is small. Sparse chunks are left first, since they give most
+ * for a token moved. */
 
 /* Chunks that are being filled; a few, so that a long run does not end one that is half empty. */
 enum { TARGETS = 4 };

@@ -683,10 +683,10 @@ static int check_counts(void)
     (void)printf("%llu operations: %llu hits, %llu conflicts, %llu branches replaced, %llu inserts "
         "went on\n", (unsigned long long)ops_total, (unsigned long long)hits,
         (unsigned long long)conflicts, (unsigned long long)replaced, (unsigned long long)went_on);
-    const uint64_t wanted[] = {hits, conflicts, replaced, went_on, counts[ROP_INSERT][-SC_ERR_NO_MEMORY],
-        counts[ROP_INSERT][-SC_ERR_LIMIT], counts[ROP_LOCK][-SC_ERR_NO_MEMORY],
-        counts[ROP_DROP][-SC_ERR_BUSY], counts[ROP_SPACE][-SC_ERR_BUSY],
-        counts[ROP_BAD][-SC_ERR_MISMATCH]};
+    const uint64_t wanted[] = {hits, conflicts, replaced, went_on,
+        counts[ROP_INSERT][-SC_ERR_NO_MEMORY], counts[ROP_INSERT][-SC_ERR_LIMIT],
+        counts[ROP_LOCK][-SC_ERR_NO_MEMORY], counts[ROP_DROP][-SC_ERR_BUSY],
+        counts[ROP_SPACE][-SC_ERR_BUSY], counts[ROP_BAD][-SC_ERR_MISMATCH]};
     for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) {
         if (wanted[i] == 0) {
             (void)fprintf(stderr, "outcome %zu was never seen\n", i);

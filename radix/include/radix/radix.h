@@ -221,10 +221,11 @@ sc_status sc_radix_evict_node(struct sc_radix *radix, sc_node node,
     const struct sc_radix_sink *sink, sc_node *rest_out);
 
 /* Gives memory that evictions have freed back to the heap: until then much of it is kept for later
- * inserts. Runs in storage that is mostly free move together, `token_max` tokens (or a few thousand more) at most in
- * this call; those of locked paths stay, so that spans into them stay valid. No node, id, order or
- * answer changes. `bytes_out` (may be NULL): by how much sc_radix_stats.bytes fell. Never fails for
- * want of memory; less goes back then. Cost: O(chunks + free nodes + tokens moved). */
+ * inserts. Runs in storage that is mostly free move together, `token_max` tokens (or a few thousand
+ * more) at most in this call; those of locked paths stay, so that spans into them stay valid. No
+ * node, id, order or answer changes. `bytes_out` (may be NULL): by how much sc_radix_stats.bytes
+ * fell. Never fails for want of memory; less goes back then. Cost: O(chunks + free nodes + tokens
+ * moved). */
 sc_status sc_radix_trim(struct sc_radix *radix, uint64_t token_max, uint64_t *bytes_out);
 /* Gives freed memory that the heap keeps (all of the subsystem's) back to the system, which takes
  * microseconds a page. Touches nothing of the tree: any thread, beside any call. */
