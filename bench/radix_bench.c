@@ -11,7 +11,8 @@
 #include "radix_threads.h"
 
 enum key {
-    KEY_LOAD = 256, KEY_REQUESTS, KEY_SEED, KEY_JSON, KEY_THREADS, KEY_SECONDS, KEY_MUTATIONS
+    KEY_LOAD = 256, KEY_REQUESTS, KEY_SEED, KEY_JSON, KEY_THREADS, KEY_SECONDS, KEY_MUTATIONS,
+    KEY_EXPORT
 };
 
 static const struct argp_option option_list[] = {
@@ -23,13 +24,15 @@ static const struct argp_option option_list[] = {
     {"seconds", KEY_SECONDS, "S", 0, "of each measurement with threads (0.3)", 0},
     {"mutations", KEY_MUTATIONS, "N", 0, "a second, beside the threads (1000)", 0},
     {"seed", KEY_SEED, "N", 0, "of the workloads (60)", 0},
+    {"export", KEY_EXPORT, NULL, 0, "measure nothing: write the requests of w1 or w2 to standard "
+        "output, each as two 32-bit counts (prompt, with answer) and its tokens", 0},
     {"json", KEY_JSON, NULL, 0, "print JSON lines instead of text", 0},
     {0}};
 
 enum { LIST_MAX = 32 };
 
 struct radix_options {
-    bool chats, cuts, threads, json;
+    bool chats, cuts, threads, json, export;
     uint32_t requests;
     uint64_t seed;
     unsigned list[LIST_MAX], mutations;
@@ -101,10 +104,34 @@ static error_t parse(int key, char *arg, struct argp_state *state)
         break;
     }
     case KEY_JSON: o->json = true; break;
+    case KEY_EXPORT: o->export = true; break;
+    case ARGP_KEY_END:
+        if (o->export && o->chats + o->cuts + o->threads != 1)
+            argp_error(state, "--export needs --workload w1 or w2");
+        if (o->export && o->threads)
+            argp_error(state, "--export: the workload 'threads' has no requests");
+        break;
     case ARGP_KEY_ARG: argp_error(state, "'%s' is no option", arg); break;
     default: return ARGP_ERR_UNKNOWN;
     }
     return 0;
+}
+
+static int export_requests(const struct radix_options *o)
+{
+    struct radix_load load;
+    radix_load_open(&load, o->chats, o->requests, o->seed);
+    bool good = true;
+    for (uint32_t i = 0; good && i < load.count; i++) {
+        const uint32_t head[2] = {load.requests[i].prompt, load.requests[i].full};
+        const int32_t *key = radix_load_key(&load, i, 0);
+        good = fwrite(head, sizeof head, 1, stdout) == 1 &&
+            fwrite(key, sizeof *key, head[1], stdout) == head[1];
+    }
+    radix_load_close(&load);
+    if (!good || fflush(stdout) != 0)
+        bench_fail(BENCH_CHECK_FAILED, "cannot write: %s", strerror(errno));
+    return BENCH_OK;
 }
 
 int radix_main(int argc, char **argv)
@@ -116,6 +143,8 @@ int radix_main(int argc, char **argv)
         NULL};
     argp_err_exit_status = BENCH_USAGE;
     argp_parse(&argp, argc, argv, 0, NULL, &o);
+    if (o.export)
+        return export_requests(&o);
     struct radix_rows rows = {.json = o.json, .seed = o.seed};
     for (int cuts = 0; cuts < 2; cuts++) {
         if (cuts ? !o.cuts : !o.chats)

@@ -2,6 +2,7 @@
 """`statecache-bench radix` as a user runs it: every part gives figures; a missed bar is status 1,
 bad usage is 2."""
 import json
+import struct
 import subprocess
 import sys
 
@@ -35,13 +36,24 @@ def main():
                    "8 keys of 1k, 1 threads, one tree, pthread_rwlock"):
         assert ("", metric) in names, metric
 
+    made = subprocess.run([sys.argv[1], "radix", "--workload", "w2", "--requests", "9", "--export"],
+                          capture_output=True, timeout=600, check=True).stdout
+    count = 0
+    while made:
+        prompt, full = struct.unpack_from("<II", made)
+        assert 0 < prompt <= full <= 32768 and len(made) >= 8 + 4 * full, (prompt, full)
+        assert max(struct.unpack_from(f"<{full}i", made, 8)) < 151936
+        made = made[8 + 4 * full:]
+        count += 1
+    assert count == 9, count
+
     table = run("--workload", "w1", "--requests", "80").stdout
     assert "match / memcmp" in table and "bars met" in table, table
     first, second = (run("--workload", "w1", "--requests", "80", "--json", "--seed", seed).stdout
                      for seed in ("3", "4"))
     assert first.splitlines()[0] != second.splitlines()[0]
     for bad in (("--workload", "w3"), ("--requests", "0"), ("--threads", "0"), ("--threads", ","),
-                ("--seconds", "x"), ("--mutations", "-1"), ("--seed", "1x"), ("surplus",)):
+                ("--seconds", "x"), ("--export",), ("--workload", "threads", "--export"), ("--mutations", "-1"), ("--seed", "1x"), ("surplus",)):
         done = run(*bad)
         assert done.returncode == 2 and done.stderr, (bad, done.returncode)
 
