@@ -5,8 +5,8 @@
     statecache-bench radix --workload w1 --export | python3 bench/radix_sglang.py DIR
 
 Its own code runs: `sglang/srt/mem_cache/radix_cache.py` from the wheel, with stubs for what it
-imports (torch, pools, metrics). Tensors are views of arrays here, which cost less than torch's. Keys
-are made beforehand. Only W1 and W2 as exported; nothing of the wheel is kept.
+imports (torch, pools, metrics). Tensors are views of arrays here, which cost less than torch's.
+Keys are made beforehand. Only W1 and W2 as exported; nothing of the wheel is kept.
 """
 import argparse
 import importlib.abc

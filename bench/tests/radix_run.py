@@ -53,7 +53,9 @@ def main():
                      for seed in ("3", "4"))
     assert first.splitlines()[0] != second.splitlines()[0]
     for bad in (("--workload", "w3"), ("--requests", "0"), ("--threads", "0"), ("--threads", ","),
-                ("--seconds", "x"), ("--export",), ("--workload", "threads", "--export"), ("--mutations", "-1"), ("--seed", "1x"), ("surplus",)):
+                ("--seconds", "x"), ("--export",),
+                ("--workload", "threads", "--export"),
+                ("--mutations", "-1"), ("--seed", "1x"), ("surplus",)):
         done = run(*bad)
         assert done.returncode == 2 and done.stderr, (bad, done.returncode)
 
