@@ -90,7 +90,7 @@ static void op_insert(struct world *w)
         ids[i] = (int32_t)w->kv_next++;
     }
     struct sc_radix_insert insert = {w->space, tokens, count, ids, runs, two ? 2u : 1u, saves,
-        save_count, NULL, 0};
+        save_count, NULL, 0, SC_NODE_NONE};
     struct sc_radix_inserted done;
     sc_status status = sc_radix_insert(w->radix, &insert, &w->sink, canonical, each, &done);
     if (status != SC_OK) {
@@ -203,7 +203,10 @@ static void step(struct world *w)
     case 6: op_evict(w, false); break;
     case 7: op_evict(w, true); break;
     case 8: op_drop(w, false); break;
-    default: op_drop(w, true); break;
+    default:
+        op_drop(w, true);
+        FUZZ_CHECK(sc_radix_trim(w->radix, UINT64_MAX, NULL) == SC_OK);
+        break;
     }
     FUZZ_CHECK(sc_radix_verify(w->radix) == SC_OK);
 }
