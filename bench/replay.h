@@ -33,6 +33,7 @@ struct replay_options {
     bool draft_tree, late_stop;
     /* what to do */
     bool no_compute, no_cold, json, sabotage;
+    const char *policy;
     uint64_t sabotage_seed;
     uint32_t check, verify_every;
 };

@@ -11,7 +11,8 @@
 enum key {
     KEY_TRACE = 256, KEY_SYSTEM_LEN, KEY_MESSAGE_LEN, KEY_OUTPUT_LEN, KEY_SEED, KEY_REQUESTS,
     KEY_BLOCK, KEY_SCALE, KEY_DECODE_MAX, KEY_SLOTS, KEY_KV_PAGES, KEY_PAGE,
-    KEY_DECODE_INTERVAL, KEY_PATH_SNAPSHOTS, KEY_LAYOUT, KEY_SAVE, KEY_KEEP_CUTS, KEY_KIND,
+    KEY_DECODE_INTERVAL, KEY_PATH_SNAPSHOTS,
+    KEY_POLICY, KEY_LAYOUT, KEY_SAVE, KEY_KEEP_CUTS, KEY_KIND,
     KEY_STATE, KEY_CHUNK, KEY_LAYERS, KEY_ATTENTION_EVERY, KEY_HIDDEN, KEY_HEADS, KEY_V_HEADS,
     KEY_HEAD_DIM, KEY_ATTENTION_HEADS, KEY_ATTENTION_DIM, KEY_MLP, KEY_VOCAB, KEY_RUNNING,
     KEY_BUDGET, KEY_THREADS, KEY_TEMPERATURE, KEY_SPEED, KEY_NO_COMPUTE, KEY_NO_COLD,
@@ -55,6 +56,9 @@ static const struct argp_option option_list[] = {
         "trace whose ids do not cover outputs, end is the prompt's end", 0},
     {"decode-interval", KEY_DECODE_INTERVAL, "N", 0, "tokens between states saved while "
         "decoding, multiple of the page (the page, or none with pages of 1)", 0},
+    {"policy", KEY_POLICY, "NAME", 0, "which state goes when a slot is wanted, and whether a new "
+        "one gets in: gittins, lru, lru-path, lru-sup, marconi, gdsf (gittins; with --no-compute "
+        "lru, of which it is known beforehand what it saves)", 0},
     {"path-snapshots", KEY_PATH_SNAPSHOTS, "N", 0, "states on one path at most (no limit)", 0},
     {"keep-cuts", KEY_KEEP_CUTS, NULL, 0, "never cut a prefill row back to the grid", 0},
     {"tails", KEY_TAILS, NULL, 0, "keep ends of prompts and answers inside a page, too", 0},
@@ -250,6 +254,9 @@ static error_t parse(int key, char *text, struct argp_state *state)
     case KEY_TRACE:
         o->trace = text;
         return 0;
+    case KEY_POLICY:
+        o->policy = text;
+        return 0;
     case KEY_SEED:
         o->seed = parse_whole(state, key, text, 0, UINT64_MAX);
         return 0;
@@ -322,6 +329,8 @@ static void set_defaults(struct replay_options *o)
         o->requests = 240;
     if (o->decode_max == UINT32_MAX)
         o->decode_max = o->no_compute ? 0 : 8;
+    if (!o->policy)
+        o->policy = o->no_compute ? "lru" : "gittins";
     if (o->running == 0)
         o->running = o->no_compute ? 1 : 8;
     if (o->budget == 0 && !o->no_compute)

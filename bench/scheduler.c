@@ -454,6 +454,7 @@ static void open_cache(struct pass *p)
     options.depth_max = p->o->in_flight;
     options.draft_max = p->o->drafts;
     options.tails = p->o->tails;
+    options.policy = p->o->policy;
     bench_must(sc_cache_create(&options, &p->cache), "sc_cache_create");
     bench_must(sc_namespace_open(p->cache, NULL, 0, 0, &p->ns), "sc_namespace_open");
     bench_must(sc_schema_grid(p->o->schema, p->o->page, &p->grid), "sc_schema_grid");

@@ -22,6 +22,7 @@ struct pass_options {
     bool save_points;            /* save at the workload's end points */
     uint32_t decode_interval, path_snapshots_max;
     bool keep_cuts, tails;
+    const char *policy;          /* of the cache; NULL: its default */
     uint32_t running_max;        /* requests in a batch */
     uint32_t budget;             /* tokens of a step; 0: no limit */
     uint32_t in_flight;          /* steps, 1 .. IN_FLIGHT_MAX */

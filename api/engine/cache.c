@@ -52,6 +52,13 @@ static sc_status options_resolve(const sc_cache_options *given, sc_cache_options
     SC_REQUIRE(options->depth_max <= SC_DEPTH_MAX);
     SC_REQUIRE(options->draft_max <= 1024);
     SC_REQUIRE((uint64_t)options->row_max * options->draft_max <= 1u << 24);
+    const double numbers[] = {options->flops_per_token, options->flops_per_token2,
+        options->kv_token_bytes, options->policy_alpha};
+    for (uint32_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
+        SC_REQUIRE(isfinite(numbers[i]) && numbers[i] >= 0);
+    }
+    SC_REQUIRE(options->policy_blocks <= 1u << 28);
+    SC_REQUIRE(options->policy_interval <= 1u << 30);
     return SC_OK;
 }
 
@@ -105,6 +112,7 @@ static void cache_free(sc_cache *cache)
     size_t saves = cache->options.save_max + 1u;
     struct sc_heap *heap = &cache->heap;
     sc_engine_spaces_free(cache);
+    sc_policy_destroy(cache->policy);
     if (cache->registry) sc_registry_destroy(cache->registry);
     if (cache->radix) sc_radix_destroy(cache->radix);
     sc_engine_step_free(cache);
@@ -115,6 +123,9 @@ static void cache_free(sc_cache *cache)
     sc_heap_free(heap, cache->scratch_status, saves * sizeof *cache->scratch_status);
     sc_heap_free(heap, cache->scratch_order, saves * sizeof *cache->scratch_order);
     sc_heap_free(heap, cache->scratch_publish, saves * sizeof *cache->scratch_publish);
+    sc_heap_free(heap, cache->scratch_hashes,
+        cache->scratch_hashes_cap * sizeof *cache->scratch_hashes);
+    sc_heap_free(heap, cache->pins, cache->pin_cap * sizeof *cache->pins);
     sc_heap_free(heap, cache->pending, cache->pending_cap * sizeof *cache->pending);
     sc_heap_free(heap, cache->drain.ids, cache->drain.cap * sizeof *cache->drain.ids);
     struct sc_heap own = cache->heap;
@@ -130,6 +141,7 @@ static void log_created(const sc_cache *cache)
     sc_log_add(&log, "rows", "%u", cache->options.row_max);
     sc_log_add(&log, "leases", "%u", cache->options.lease_max);
     sc_log_add(&log, "decode_interval", "%u", cache->decode_interval);
+    sc_log_add(&log, "policy", "%s", cache->options.policy);
     sc_log_send(&log, SC_LOG_INFO, "cache.created");
 }
 
@@ -166,6 +178,7 @@ sc_status sc_cache_create(const sc_cache_options *options, sc_cache **cache_out)
     cache->decode_interval = resolved.decode_interval;
     if (cache->decode_interval == 0 && cache->page > 1) cache->decode_interval = cache->page;
     sc_status status = create_index(cache);
+    if (status == SC_OK) status = sc_engine_policy_create(cache);
     if (status == SC_OK) status = create_arrays(cache);
     if (status == SC_OK) status = sc_engine_record_room(cache, 0);
     if (status == SC_OK) status = sc_rwlock_init(&cache->lock, SC_RANK_ENGINE);
@@ -230,7 +243,7 @@ static sc_status lookup_one(const sc_cache *cache, const sc_key *key, sc_answer 
     return SC_OK;
 }
 
-/* The first steps of the next look-up of a batch wait for memory; they may do so during this one. */
+/* The first steps of the next look-up wait for memory; they may do so during this one. */
 static void prefetch_key(const sc_cache *cache, const sc_key *key)
 {
     const struct space *space = sc_engine_space(cache, key->ns);
@@ -325,6 +338,11 @@ sc_status sc_cache_stats_get(const sc_cache *cache, sc_cache_stats *stats_out)
     stats.nodes = tree.node_count;
     stats.tokens_cached = tree.token_count;
     stats.tails_alive = tree.tail_count;
+    struct sc_policy_stats policy = {0};
+    sc_policy_stats_get(cache->policy, &policy);
+    stats.pins_alive = cache->pin_count;
+    stats.policy_refits = policy.refits;
+    stats.policy_bytes = policy.bytes;
     sc_rwlock_unlock_shared(&cache->lock);
     memset(stats_out, 0, bytes);
     memcpy(stats_out, &stats, bytes < sizeof stats ? bytes : sizeof stats);

@@ -81,7 +81,7 @@
  * (9) `flights` is the number of rows in flight that name the lease, 1 .. depth in RUNNING and
  *     DRAINING ones, 0 in READY and WAITING ones.
  * (10) A lease has two receipts from acquire to its end, so that changing a lock needs no memory:
- *     the tree's receipts are these and no others.
+ *     the tree's receipts are these, those of the pins, and no others.
  *
  * Counters
  * (11) saves_planned == saves_published + skipped (all causes) + saves of the steps in flight.
@@ -119,6 +119,8 @@
 #ifndef SC_ENGINE_CACHE_INTERNAL_H
 #define SC_ENGINE_CACHE_INTERNAL_H
 
+#include <math.h>
+
 #define SC_MAP_HEAP (&cache->heap)
 #include "base/error.h"
 #include "base/heap.h"
@@ -126,6 +128,7 @@
 #include "base/map.h"
 #include "base/sc_assert.h"
 #include "pool/pool_internal.h"
+#include "policy/policy.h"
 #include "radix/radix.h"
 #include "snapshot/registry.h"
 #include "statecache/cache.h"
@@ -144,6 +147,14 @@ struct space {
 
 /* Who has the KV id of a page: invariant (4). */
 enum kv_owner { KV_HELD = 0, KV_TREE = 1, KV_DUPLICATE = 2 };
+
+/* A position inside the prompt where a state is to be saved. */
+struct inner {
+    uint32_t position;
+    sc_save_kind kind;
+};
+
+enum { POINT_MAX = 25 }; /* of the policy, for one lease */
 
 struct lease {
     uint32_t id, generation;
@@ -165,7 +176,8 @@ struct lease {
     sc_reason reason;
     uint32_t external_len; /* what the engine fills, until it did */
     struct sc_snapshot_hints hints, resume_hints;
-    uint32_t breakpoints[SC_BREAKPOINTS_MAX], breakpoint_count; /* to be saved: grid points */
+    struct inner inner[POINT_MAX]; /* to be saved: grid points, ascending */
+    uint32_t inner_count;
     uint32_t branch_len;  /* to be saved; 0: none, or passed */
     uint32_t prompt_end;  /* position to be saved for the prompt; 0: none */
 
@@ -198,6 +210,11 @@ struct lease {
     uint32_t decode_len;
     sc_node own_tail;     /* the newest tail it saved: node, snapshot (0: none), length */
     uint32_t own_tail_snapshot, own_tail_len;
+
+    bool learned;         /* the policy knows `policy`; else only its ttl and priority count */
+    struct sc_policy_path policy;
+    struct sc_policy_point points[POINT_MAX];
+    uint64_t path_hash;   /* of the whole blocks of the prompt */
 
     uint32_t row[SC_DEPTH_MAX]; /* its row in each step in flight (by index), or NO_ROW */
     struct lease *next;   /* of those that are being made */
@@ -264,6 +281,23 @@ struct step {
     uint32_t block_words;
 };
 
+/* A snapshot that is kept until a time (pin.c). */
+struct pin {
+    uint64_t until_ns;
+    struct sc_radix_receipt receipt;
+    const struct lease *lease; /* NULL: gone */
+    const struct space *space;
+    bool holds;
+};
+
+/* Nodes that were leaves without a state when they were noted, oldest first: their pages go before
+ * others. */
+enum { STALE_MAX = 1024 };
+struct stale {
+    sc_node nodes[STALE_MAX];
+    uint32_t first, count;
+};
+
 /* Ring of KV ids that wait for sc_cache_drain, oldest first. */
 struct drain {
     int32_t *ids;
@@ -286,6 +320,13 @@ struct sc_cache {
 
     struct sc_radix *radix;
     struct sc_registry *registry;
+    struct sc_policy *policy; /* NULL: least recently used, as the tree's lists say */
+    uint32_t policy_index;    /* of its name */
+    uint64_t now_ns;          /* the latest that was said */
+    struct pin *pins;
+    uint32_t pin_count, pin_cap;
+    uint64_t pin_next_ns;     /* 0: none */
+    struct stale stale;
 
     struct space **spaces;    /* by id - 1; NULL: closed */
     uint32_t space_count, space_cap;
@@ -314,6 +355,8 @@ struct sc_cache {
     uint32_t *scratch_order;
     struct step_save *scratch_publish;
     uint32_t *scratch_depth;             /* [draft_max] of each draft in its tree */
+    uint64_t *scratch_hashes;            /* of blocks; sc_engine_hashes_reserve */
+    uint32_t scratch_hashes_cap;
 
     struct recorder recorder;
     struct report *report;    /* NULL: nobody asks */
@@ -322,6 +365,35 @@ struct sc_cache {
 
 /* cache.c */
 void sc_engine_room(const sc_cache *cache, sc_room *room_out);
+
+/* choose.c: what the policy is asked and told. Nothing, where there is none. */
+sc_status sc_engine_policy_create(sc_cache *cache);
+/* Time has come to `now_ns`, unless it was there: pins end. True: it went on. */
+bool sc_engine_time(sc_cache *cache, uint64_t now_ns);
+sc_status sc_engine_hashes_reserve(sc_cache *cache, uint32_t tokens);
+/* Learns from the prompt of a lease that stands on its hit, and says where it saves. */
+sc_status sc_engine_policy_begin(sc_cache *cache, struct lease *lease,
+    const struct sc_radix_match *match, uint32_t len_max, uint32_t held_len, const sc_hints *hints);
+/* What a save may drive out; `asked`: the scheduler wants it, whatever it costs. */
+double sc_engine_policy_bar(sc_cache *cache, struct lease *lease, uint32_t position, bool asked);
+/* A save has a slot, or has lost it. */
+void sc_engine_policy_promise(struct lease *lease, uint32_t position, bool stored);
+void sc_engine_policy_attach(sc_cache *cache, struct lease *lease, uint32_t position, sc_node node,
+    uint32_t snapshot);
+/* The lease will be kept up to `len`. */
+void sc_engine_policy_extend(sc_cache *cache, struct lease *lease, uint32_t len);
+void sc_engine_policy_end(sc_cache *cache, struct lease *lease);
+
+/* pin.c */
+/* A pin for a lease whose hints want one. SC_ERR_NO_MEMORY. */
+sc_status sc_engine_pin_take(sc_cache *cache, struct lease *lease);
+/* It holds this snapshot from now on, and not the one before. */
+void sc_engine_pin_move(sc_cache *cache, const struct lease *lease, sc_node node);
+/* The lease goes; what its pin holds stays until its time. */
+void sc_engine_pin_leave(sc_cache *cache, const struct lease *lease);
+void sc_engine_pins_serve(sc_cache *cache);
+/* All of a space. */
+void sc_engine_pins_drop(sc_cache *cache, const struct space *space);
 
 /* space.c */
 struct space *sc_engine_space(const sc_cache *cache, sc_namespace ns);
@@ -384,7 +456,7 @@ void sc_engine_lease_end(sc_cache *cache, struct lease *lease, enum sc_release h
 void sc_engine_relock(sc_cache *cache, struct sc_radix_receipt *receipt, sc_node node,
     uint32_t what);
 /* Counts a save that was not made, and tells the caller of the commit. */
-void sc_engine_skip(sc_cache *cache, const struct lease *lease, const struct step_save *save,
+void sc_engine_skip(sc_cache *cache, struct lease *lease, const struct step_save *save,
     uint32_t cause);
 /* Whether the snapshot came to be as the lease's state after as many tokens did. */
 bool sc_engine_same_history(const struct lease *lease, const struct sc_snapshot_info *snapshot);
@@ -446,7 +518,7 @@ void sc_engine_record_ns_close(sc_cache *cache, sc_namespace ns);
 uint64_t sc_engine_record_acquire_words(const sc_cache *cache, const sc_request *requests,
     uint32_t count);
 void sc_engine_record_acquire(sc_cache *cache, const sc_request *requests, uint32_t count,
-    uint64_t now_ns, const sc_lease *leases, const sc_status *each);
+    uint64_t now_ns, const sc_lease *leases, const sc_status *each, bool later);
 uint64_t sc_engine_record_append_words(const sc_cache *cache, uint32_t count, uint32_t marks);
 void sc_engine_record_append(sc_cache *cache, sc_lease lease, const int32_t *tokens,
     uint32_t count, const sc_mark *marks, uint32_t mark_count);
@@ -476,6 +548,7 @@ void sc_engine_record_drain(sc_cache *cache, uint32_t cap, const int32_t *ids, u
 struct evict_sink {
     sc_cache *cache;
     uint32_t asked_as; /* SC_EVICT_ cause that an asked-for eviction counts as */
+    bool chosen;       /* all that goes was asked for: the policy has chosen it */
     struct sc_radix_sink sink;
     uint64_t pages, slots;
 };
@@ -484,8 +557,13 @@ sc_status sc_engine_drain_reserve(sc_cache *cache, uint64_t more);
 void sc_engine_drain_push(sc_cache *cache, const int32_t *ids, uint32_t count);
 /* Ids that come in and go at once; there is room for them. */
 void sc_engine_drain_push_new(sc_cache *cache, const int32_t *ids, uint32_t count);
-/* One slot, evicting the least recently used unpinned snapshot if need be. SC_ERR_NO_SLOT. */
-sc_status sc_engine_slot_take(sc_cache *cache, sc_owner owner, sc_slot *slot_out);
+/* One slot, evicting an unpinned snapshot if need be that is worth no more than `bar` (HUGE_VAL:
+ * whatever it is worth). SC_ERR_NO_SLOT: none may go. SC_ERR_LIMIT: they are all worth more. */
+sc_status sc_engine_slot_take(sc_cache *cache, sc_owner owner, double bar, sc_slot *slot_out);
+/* The node is a leaf without a state, as far as is known. */
+void sc_engine_stale_add(sc_cache *cache, sc_node node);
+/* Evicts pages of such nodes until `pages` went. Returns how many did. */
+uint64_t sc_engine_stale_evict(sc_cache *cache, uint64_t pages, struct evict_sink *sink);
 /* One slot of the extras pool. SC_ERR_NO_SLOT. */
 sc_status sc_engine_extra_take(sc_cache *cache, sc_slot *slot_out);
 void sc_engine_slot_free(sc_pool *pool, sc_slot slot);

@@ -300,6 +300,20 @@ static sc_status verify_steps(const sc_cache *cache, struct totals *totals)
     return SC_OK;
 }
 
+static sc_status verify_pins(const sc_cache *cache)
+{
+    for (uint32_t i = 0; i < cache->pin_count; i++) {
+        const struct pin *pin = &cache->pins[i];
+        sc_node node = SC_NODE_NONE;
+        uint32_t what = 0;
+        CHECK(10, sc_radix_receipt_get(cache->radix, pin->receipt, &node, &what) == SC_OK);
+        CHECK(10, pin->holds == (what == SC_RADIX_LOCK_STATE));
+        CHECK(10, pin->holds || pin->lease);
+        CHECK(10, pin->until_ns > cache->now_ns && pin->until_ns >= cache->pin_next_ns);
+    }
+    return SC_OK;
+}
+
 static sc_status verify_pools(const sc_cache *cache, const struct totals *totals)
 {
     sc_pool_info info;
@@ -321,7 +335,7 @@ static sc_status verify_counters(const sc_cache *cache, const struct totals *tot
     struct sc_radix_stats tree;
     const sc_cache_stats *stats = &cache->stats;
     sc_radix_stats_get(cache->radix, &tree);
-    CHECK(10, tree.receipt_count == 2 * totals->leases);
+    CHECK(10, tree.receipt_count == 2 * totals->leases + cache->pin_count);
     uint64_t in_tree = (tree.token_count - tree.tail_tokens) / cache->page + tree.tail_count;
     if (cache->options.without_kv) in_tree = 0;
     CHECK(4, cache->kv_held == totals->held);
@@ -347,6 +361,8 @@ sc_status sc_cache_verify(const sc_cache *cache)
     if (status == SC_OK) status = verify_leases(cache, &totals);
     if (status == SC_OK) status = verify_steps(cache, &totals);
     if (status == SC_OK) status = verify_pools(cache, &totals);
+    if (status == SC_OK) status = verify_pins(cache);
+    if (status == SC_OK && cache->policy) status = sc_policy_verify(cache->policy);
     if (status == SC_OK) status = verify_counters(cache, &totals);
     sc_rwlock_unlock_shared(&cache->lock);
     SC_TRY(status);

@@ -80,7 +80,8 @@ static void sink_snapshot(void *ctx, uint32_t snapshot, enum sc_radix_cause caus
     sc_status status = sc_registry_remove(sink->cache->registry, snapshot, &slot);
     SC_ASSERT(status == SC_OK); /* (2) */
     sc_engine_slot_free(sink->cache->options.pool, slot);
-    uint32_t as = cause == SC_RADIX_CAUSE_ASKED ? sink->asked_as : causes[cause];
+    bool asked = cause == SC_RADIX_CAUSE_ASKED || sink->chosen;
+    uint32_t as = asked ? sink->asked_as : causes[cause];
     sink->cache->stats.evicted[as]++;
     sink->slots++;
 }
@@ -112,18 +113,45 @@ sc_status sc_engine_fill(const sc_cache *cache, const struct fills *fills)
     return sc_pool_prepare(cache->options.extras, fills->extras, fills->extra_count);
 }
 
-sc_status sc_engine_slot_take(sc_cache *cache, sc_owner owner, sc_slot *slot_out)
+/* Drops the snapshot that is worth least, if that is no more than `bar`. With KV of its own budget
+ * its pages stay, and go first when pages are wanted. */
+static sc_status evict_chosen(sc_cache *cache, double bar, struct evict_sink *sink)
+{
+    double got = 0;
+    sc_node victim = sc_policy_victim(cache->policy, NULL);
+    sink->chosen = true;
+    sc_status status = sc_policy_room(cache->policy, 1, bar, &sink->sink, &got);
+    sink->chosen = false;
+    if (status == SC_OK && got > 0) sc_engine_stale_add(cache, victim);
+    return status;
+}
+
+/* Of those that the policy does not know, if there are any, the least recently used ones go, when
+ * nothing else is left. */
+static sc_status evict_states(sc_cache *cache, uint32_t count, double bar, struct evict_sink *sink)
+{
+    uint64_t goal = sink->slots + count, before = UINT64_MAX;
+    uint32_t evicted = 0;
+    while (cache->policy && sink->slots < goal && sink->slots != before) {
+        before = sink->slots;
+        SC_TRY(evict_chosen(cache, bar, sink));
+    }
+    if (sink->slots >= goal || bar < HUGE_VAL) return SC_OK;
+    return sc_radix_evict_state(cache->radix, (uint32_t)(goal - sink->slots), &sink->sink,
+        &evicted);
+}
+
+sc_status sc_engine_slot_take(sc_cache *cache, sc_owner owner, double bar, sc_slot *slot_out)
 {
     sc_pool *pool = cache->options.pool;
-    if (!sc_pool_take(pool, 1, owner, slot_out)) {
-        struct evict_sink sink;
-        uint32_t evicted = 0;
-        sc_engine_sink_init(cache, SC_EVICT_FOR_SLOT, &sink);
-        SC_TRY(sc_radix_evict_state(cache->radix, 1, &sink.sink, &evicted));
-        if (evicted == 0) return SC_FAIL(SC_ERR_NO_SLOT, "every slot is in use or pinned");
-        bool taken = sc_pool_take(pool, 1, owner, slot_out);
-        SC_ASSERT(taken); /* the pool is this cache's alone */
-    }
+    struct evict_sink sink;
+    if (sc_pool_take(pool, 1, owner, slot_out)) return SC_OK;
+    sc_engine_sink_init(cache, SC_EVICT_FOR_SLOT, &sink);
+    SC_TRY(evict_states(cache, 1, bar, &sink));
+    if (sink.slots == 0 && bar < HUGE_VAL) return SC_ERR_LIMIT; /* the usual case: no error text */
+    if (sink.slots == 0) return SC_FAIL(SC_ERR_NO_SLOT, "every slot is in use or pinned");
+    bool taken = sc_pool_take(pool, 1, owner, slot_out);
+    SC_ASSERT(taken); /* the pool is this cache's alone */
     return SC_OK;
 }
 
@@ -136,6 +164,62 @@ sc_status sc_engine_extra_take(sc_cache *cache, sc_slot *slot_out)
     return SC_OK;
 }
 
+/* ---- pages ---- */
+
+void sc_engine_stale_add(sc_cache *cache, sc_node node)
+{
+    struct stale *stale = &cache->stale;
+    if (!cache->policy || node == SC_NODE_NONE) return;
+    if (stale->count == STALE_MAX) { /* the oldest is left to the tree's order */
+        stale->first = (stale->first + 1) % STALE_MAX;
+        stale->count--;
+    }
+    stale->nodes[(stale->first + stale->count++) % STALE_MAX] = node;
+}
+
+/* A node may have gone meanwhile, and its number may be another's: what it is now counts. */
+uint64_t sc_engine_stale_evict(sc_cache *cache, uint64_t pages, struct evict_sink *sink)
+{
+    struct stale *stale = &cache->stale;
+    uint64_t before = sink->pages;
+    while (stale->count > 0 && sink->pages - before < pages) {
+        struct sc_radix_node_info info;
+        sc_node rest = SC_NODE_NONE, node = stale->nodes[stale->first];
+        stale->first = (stale->first + 1) % STALE_MAX;
+        stale->count--;
+        if (sc_radix_node_get(cache->radix, node, &info) != SC_OK || info.snapshot != 0) continue;
+        if (info.child_count > 0 || info.kv_locks > 0 || info.state_locks > 0) continue;
+        sc_status status = sc_radix_evict_node(cache->radix, node, &sink->sink, &rest);
+        SC_ASSERT(status == SC_OK);
+    }
+    return sink->pages - before;
+}
+
+/* Where states and KV share their memory, what is worth least goes, with its pages. */
+static sc_status evict_both(sc_cache *cache, uint64_t pages, struct evict_sink *sink)
+{
+    bool shared = cache->policy && cache->options.kv_token_bytes > 0;
+    while (shared && sink->pages < pages) {
+        uint64_t before = sink->slots;
+        SC_TRY(evict_chosen(cache, HUGE_VAL, sink));
+        if (sink->slots == before) break;
+    }
+    return SC_OK;
+}
+
+static sc_status evict_pages(sc_cache *cache, uint32_t pages, struct evict_sink *sink)
+{
+    uint64_t tokens = 0;
+    uint32_t cascaded = 0;
+    if (!cache->options.without_kv) {
+        (void)sc_engine_stale_evict(cache, pages, sink);
+        SC_TRY(evict_both(cache, pages, sink));
+    }
+    if (sink->pages >= pages) return SC_OK;
+    return sc_radix_evict_kv(cache->radix, (pages - sink->pages) * cache->page, &sink->sink,
+        &tokens, &cascaded);
+}
+
 sc_status sc_cache_evict(sc_cache *cache, uint32_t pages, uint32_t slots, sc_room *got_out)
 {
     SC_REQUIRE(cache);
@@ -143,18 +227,11 @@ sc_status sc_cache_evict(sc_cache *cache, uint32_t pages, uint32_t slots, sc_roo
     sc_rwlock_lock(&cache->lock);
     struct evict_sink sink;
     sc_room before, after;
-    uint64_t tokens = 0;
-    uint32_t cascaded = 0, evicted = 0;
     sc_engine_sink_init(cache, SC_EVICT_ASKED, &sink);
     sc_engine_room(cache, &before);
-    sc_status status = SC_OK;
-    if (pages > 0) {
-        status = sc_radix_evict_kv(cache->radix, (uint64_t)pages * cache->page, &sink.sink, &tokens,
-            &cascaded);
-    }
+    sc_status status = evict_pages(cache, pages, &sink);
     if (status == SC_OK && slots > sink.slots) {
-        status = sc_radix_evict_state(cache->radix, slots - (uint32_t)sink.slots, &sink.sink,
-            &evicted);
+        status = evict_states(cache, slots - (uint32_t)sink.slots, HUGE_VAL, &sink);
     }
     if (status == SC_OK) {
         sc_engine_room(cache, &after);

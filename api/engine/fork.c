@@ -111,13 +111,19 @@ static void publish_filled(sc_cache *cache, struct lease *lease)
     struct published published;
     sc_slot fresh = SC_SLOT_NULL;
     bool end = lease->prompt_end == lease->len && sc_engine_end_savable(cache, lease->len, -1);
-    if (end && sc_engine_slot_take(cache, SC_OWNER_IN_FLIGHT, &fresh) == SC_OK) {
+    sc_status status = SC_ERR_NO_SLOT;
+    if (end) {
+        double bar = sc_engine_policy_bar(cache, lease, lease->len, false);
+        status = sc_engine_slot_take(cache, SC_OWNER_IN_FLIGHT, bar, &fresh);
+    }
+    if (status == SC_OK) {
         sc_engine_freeze_now(cache, lease, SC_KIND_PROMPT_END, fresh, -1, &published);
         return;
     }
     if (end) {
+        uint32_t cause = status == SC_ERR_LIMIT ? SC_SKIP_POLICY : SC_SKIP_NO_SLOT;
         cache->stats.saves_planned++;
-        cache->stats.saves_skipped[SC_SKIP_NO_SLOT]++;
+        cache->stats.saves_skipped[cause]++;
     }
     struct offer offer = {lease->len, NULL, 0, false, -1, false};
     if (lease->len >= lease->prompt_len) sc_engine_publish(cache, lease, &offer, &published);
@@ -205,8 +211,10 @@ static sc_status children_make(sc_cache *cache, const struct lease *parent, uint
         child->depth = parent->depth;
         child->flags = parent->flags;
         child->hints = parent->hints;
-        child->breakpoint_count = parent->breakpoint_count;
-        memcpy(child->breakpoints, parent->breakpoints, sizeof child->breakpoints);
+        child->inner_count = parent->inner_count;
+        memcpy(child->inner, parent->inner, sizeof child->inner);
+        child->policy.ttl_ns = parent->policy.ttl_ns;
+        child->policy.priority = parent->policy.priority;
         *end = child;
         end = &child->next;
     }
@@ -267,7 +275,7 @@ static sc_status stand(sc_cache *cache, struct lease *lease, int32_t tail_kv)
         lease->tail_kv = tail_of(cache, lease);
         return SC_OK;
     }
-    SC_TRY(sc_engine_slot_take(cache, SC_OWNER_IN_FLIGHT, &fresh));
+    SC_TRY(sc_engine_slot_take(cache, SC_OWNER_IN_FLIGHT, HUGE_VAL, &fresh));
     sc_engine_freeze_now(cache, lease, SC_KIND_POINT, fresh, tail_kv, &published);
     if (published.status != SC_OK &&
         !(published.status == SC_ERR_BUSY && stand_on_other(cache, lease, published.node))) {

@@ -93,6 +93,7 @@ void sc_engine_lease_free(sc_cache *cache, struct lease *lease)
 sc_status sc_engine_tokens_reserve(sc_cache *cache, struct lease *lease, uint32_t count)
 {
     SC_TRY(sc_engine_reserve_scratch(cache, count / cache->page + 1, 1));
+    SC_TRY(sc_engine_hashes_reserve(cache, count));
     if (count <= lease->token_cap) return SC_OK;
     uint64_t cap = (uint64_t)count + count / 8 + 32;
     if (cap > cache->options.lease_token_max) cap = cache->options.lease_token_max;
@@ -229,7 +230,7 @@ sc_status sc_engine_take_slots(sc_cache *cache, struct lease *lease)
     if (cache->options.extras) {
         SC_TRY(sc_engine_extra_take(cache, &lease->extra));
     }
-    sc_status status = sc_engine_slot_take(cache, SC_OWNER_WORKING, &lease->working);
+    sc_status status = sc_engine_slot_take(cache, SC_OWNER_WORKING, HUGE_VAL, &lease->working);
     if (status != SC_OK && cache->options.extras) {
         sc_engine_slot_free(cache->options.extras, lease->extra);
     }
@@ -321,18 +322,19 @@ static void plan_positions(const sc_cache *cache, struct lease *lease, uint32_t 
 {
     uint32_t from = lease->external_len > lease->len ? lease->external_len : lease->len;
     bool branch = (cache->options.save_flags & SC_SAVE_BRANCH) && branch_len > from;
-    if (branch) lease->branch_len = branch_len;
+    if (branch && !cache->policy) lease->branch_len = branch_len;
     if (cache->options.save_flags & SC_SAVE_PROMPT_END) {
         bool exact = lease->prompt_len % cache->page == 0 || cache->options.tails;
         uint32_t unit = exact ? 1 : cache->grid;
         uint32_t end = lease->prompt_len - lease->prompt_len % unit;
         lease->prompt_end = end > lease->resume_len ? end : 0;
     }
+    if (cache->policy) return; /* the rest is its to say */
     for (uint32_t i = 0; hints && i < hints->breakpoint_count; i++) {
         uint32_t at = hints->breakpoints[i] - hints->breakpoints[i] % cache->grid;
-        uint32_t count = lease->breakpoint_count;
-        if (at <= from || (count > 0 && lease->breakpoints[count - 1] == at)) continue;
-        lease->breakpoints[lease->breakpoint_count++] = at;
+        uint32_t count = lease->inner_count;
+        if (at <= from || (count > 0 && lease->inner[count - 1].position == at)) continue;
+        lease->inner[lease->inner_count++] = (struct inner){at, SC_KIND_POINT};
     }
 }
 
@@ -390,11 +392,10 @@ static sc_status take_slots_or_start_cold(sc_cache *cache, struct lease *lease,
     return sc_engine_take_slots(cache, lease);
 }
 
-/* The last step: nothing fails after it. */
-static void lease_start(sc_cache *cache, struct lease *lease, const sc_request *request,
-    const struct sc_radix_match *match, uint32_t beyond)
+/* Where the lease saves. The last that may be refused. */
+static sc_status lease_choose(sc_cache *cache, struct lease *lease, const sc_request *request,
+    const struct sc_radix_match *match, uint32_t len_max, uint32_t beyond)
 {
-    sc_cache_stats *stats = &cache->stats;
     take_hints(lease, request);
     lease->external_len = lease->len < request->external_len ? request->external_len : 0;
     lease->waiting = lease->external_len > 0;
@@ -402,7 +403,19 @@ static void lease_start(sc_cache *cache, struct lease *lease, const sc_request *
     /* A prompt asked again: its end needs no slot. (Whoever sets len_max wants it computed and
      * saved again.) */
     bool again = request->key.len_max == 0 && beyond > 0 && beyond == lease->prompt_end;
+    SC_TRY(sc_engine_pin_take(cache, lease));
+    sc_status status = sc_engine_policy_begin(cache, lease, match, len_max, again ? beyond : 0,
+        request->hints);
+    if (status != SC_OK) sc_engine_pin_leave(cache, lease);
     if (again) lease->prompt_end = 0;
+    return status;
+}
+
+/* Nothing fails any more. */
+static void lease_start(sc_cache *cache, struct lease *lease, const sc_request *request,
+    const struct sc_radix_match *match)
+{
+    sc_cache_stats *stats = &cache->stats;
     sc_engine_lease_enter(cache, lease, sc_engine_space(cache, request->key.ns));
     sc_radix_touch(cache->radix, match);
     stats->tokens_asked += lease->prompt_len;
@@ -443,6 +456,7 @@ static sc_status acquire_one(sc_cache *cache, const sc_request *request, sc_leas
     lease->reason = reason;
     lease->source = SC_SLOT_NULL;
     if (match.state_len > 0) take_hit(cache, lease, &match, &hit);
+    lease->space = space;
     sc_status status = take_slots_or_start_cold(cache, lease, &match); /* may evict, hence last */
     if (status != SC_OK) {
         sc_engine_lease_destroy(cache, lease);
@@ -451,7 +465,13 @@ static sc_status acquire_one(sc_cache *cache, const sc_request *request, sc_leas
     if (beyond > 0) { /* unless the state there has just gone to make room */
         beyond = sc_engine_state_beyond(cache, &path, space->radix_space, &match, len_max);
     }
-    lease_start(cache, lease, request, &match, beyond);
+    status = lease_choose(cache, lease, request, &match, len_max, beyond);
+    if (status != SC_OK) {
+        sc_engine_give_slots(cache, lease);
+        sc_engine_lease_destroy(cache, lease);
+        return status;
+    }
+    lease_start(cache, lease, request, &match);
     *lease_out = (sc_lease){lease->id, lease->generation};
     return SC_OK;
 }
@@ -462,6 +482,7 @@ static void acquire_some(sc_cache *cache, const sc_request *requests, uint32_t c
     sc_rwlock_lock(&cache->lock);
     uint64_t words = sc_engine_record_acquire_words(cache, requests, count);
     sc_status status = sc_engine_record_room(cache, words);
+    bool later = status == SC_OK && sc_engine_time(cache, now_ns);
     for (uint32_t i = 0; i < count; i++) {
         leases_out[i] = (sc_lease){0, 0};
         each_out[i] = status;
@@ -471,7 +492,7 @@ static void acquire_some(sc_cache *cache, const sc_request *requests, uint32_t c
         sc_engine_fill_add(cache, fills, sc_engine_lease(cache, leases_out[i]));
     }
     if (status == SC_OK) {
-        sc_engine_record_acquire(cache, requests, count, now_ns, leases_out, each_out);
+        sc_engine_record_acquire(cache, requests, count, now_ns, leases_out, each_out, later);
     }
     sc_rwlock_unlock(&cache->lock);
 }
@@ -501,6 +522,7 @@ sc_status sc_engine_lease_undo(sc_cache *cache, sc_lease handle, bool forked)
     }
     if (status == SC_OK) {
         uncount(cache, lease, forked);
+        lease->learned = false; /* it was not served */
         sc_engine_lease_end(cache, lease, SC_RELEASE_DISCARD, 0);
         sc_engine_record_undo(cache, handle, forked);
     }
@@ -527,6 +549,7 @@ sc_status sc_cache_acquire(sc_cache *cache, const sc_request *requests, uint32_t
 {
     SC_REQUIRE(cache);
     SC_REQUIRE((requests && leases_out && each_out) || count == 0);
+    if (count == 0) acquire_some(cache, requests, 0, now_ns, leases_out, each_out, NULL);
     for (uint32_t i = 0; i < count; i += ACQUIRE_BATCH) {
         sc_slot slots[ACQUIRE_BATCH], extras[ACQUIRE_BATCH];
         struct fills fills = {slots, extras, 0, 0};

@@ -142,6 +142,7 @@ static bool keep_end(sc_cache *cache, struct lease *lease, uint32_t len, bool wh
     struct step_save save = {0, len, SC_KIND_END, lease->working};
     struct offer offer = {sc_engine_page_floor(cache, len), &save, state, true, -1, false};
     if (state) offer.len = len;
+    sc_engine_policy_extend(cache, lease, len);
     if (state && len % cache->page != 0) {
         offer.tail_kv = lease->end_tail;
         lease->end_tail = -1;
@@ -205,6 +206,8 @@ void sc_engine_lease_end(sc_cache *cache, struct lease *lease, enum sc_release h
     SC_ASSERT(status == SC_OK); /* (10) */
     if (!saved) sc_engine_slot_free(cache->options.pool, lease->working);
     if (cache->options.extras) sc_engine_slot_free(cache->options.extras, lease->extra);
+    sc_engine_policy_end(cache, lease);
+    sc_engine_pin_leave(cache, lease);
     lease->space->lease_count--;
     cache->lease_count--;
     cache->stats.released++;

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Prefixes that a lease is computing and means to save: its prompt's end, its branch point, its
- * breakpoints. Who asks for the same prompt meanwhile may wait for them.
+ * breakpoints, others of the policy. Who asks for the same prompt meanwhile may wait for them.
  *
  *     pending[]   lease | position | token before the position          in no order
  *
  * A look-up passes over the array: it compares one token of the key for each entry that could be
  * longer than what it has, and all tokens and marks only where that one is equal. So the cost is a
- * few nanoseconds an entry, and there are at most SC_BREAKPOINTS_MAX + 2 of each lease. A position
+ * few nanoseconds an entry, and there are at most POINT_MAX + 2 of each lease. A position
  * leaves when its lease is committed that far, whatever became of the save, or ends, or is lost.
  *
  * Rejected: a hash over each prefix. To look up a key it would have to be computed for every
@@ -17,7 +17,7 @@
 
 sc_status sc_engine_pending_reserve(sc_cache *cache, uint32_t leases)
 {
-    uint64_t need = cache->pending_count + (uint64_t)leases * (SC_BREAKPOINTS_MAX + 2);
+    uint64_t need = cache->pending_count + (uint64_t)leases * (POINT_MAX + 2);
     if (need <= cache->pending_cap) return SC_OK;
     if (need > UINT32_MAX / 2) return SC_FAIL(SC_ERR_NO_MEMORY, "%u leases at once", leases);
     uint32_t cap = (uint32_t)need * 2;
@@ -41,8 +41,10 @@ void sc_engine_pending_add(sc_cache *cache, const struct lease *lease)
 {
     add(cache, lease, lease->prompt_end);
     add(cache, lease, lease->branch_len);
-    for (uint32_t i = 0; i < lease->breakpoint_count; i++) {
-        add(cache, lease, lease->breakpoints[i]);
+    for (uint32_t i = 0; i < lease->inner_count; i++) {
+        if (lease->inner[i].position != lease->branch_len) {
+            add(cache, lease, lease->inner[i].position);
+        }
     }
 }
 

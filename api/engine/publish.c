@@ -130,9 +130,14 @@ static bool make_token_room(sc_cache *cache, const struct lease *lease, uint32_t
     uint64_t tokens = 0;
     uint32_t snapshots = 0;
     sc_engine_sink_init(cache, SC_EVICT_WITH_KV, &sink);
-    sc_status status = sc_radix_evict_kv(cache->radix, stats.token_count + more - limit, &sink.sink,
+    uint64_t excess = stats.token_count + more - limit;
+    (void)sc_engine_stale_evict(cache, (excess + cache->page - 1) / cache->page, &sink);
+    struct sc_radix_stats left;
+    sc_radix_stats_get(cache->radix, &left);
+    if (left.token_count + more <= limit) return true;
+    sc_status status = sc_radix_evict_kv(cache->radix, left.token_count + more - limit, &sink.sink,
         &tokens, &snapshots);
-    return status == SC_OK && tokens > 0;
+    return status == SC_OK && (tokens > 0 || left.token_count < stats.token_count);
 }
 
 static uint32_t marks_before(const struct lease *lease, uint32_t len)
@@ -278,15 +283,16 @@ static void report(sc_cache *cache, const struct lease *lease, const struct step
     to->count++;
 }
 
-void sc_engine_skip(sc_cache *cache, const struct lease *lease, const struct step_save *save,
+void sc_engine_skip(sc_cache *cache, struct lease *lease, const struct step_save *save,
     uint32_t cause)
 {
     cache->stats.saves_skipped[cause]++;
     report(cache, lease, save, -1, cause);
+    sc_engine_policy_promise(lease, save->position, false);
 }
 
 /* One save after the insert of a path that ends at `node`: a snapshot now, or forgotten. */
-static void settle(sc_cache *cache, const struct lease *lease, const struct step_save *save,
+static void settle(sc_cache *cache, struct lease *lease, const struct step_save *save,
     sc_node node, uint32_t snapshot, sc_status status, bool keep_slot)
 {
     if (status == SC_OK) {
@@ -323,6 +329,25 @@ static uint32_t register_saves(sc_cache *cache, struct lease *lease, const struc
         }
     }
     return registered;
+}
+
+/* The policy learns of each new snapshot on the path to `node`; pins move. */
+static void tell(sc_cache *cache, struct lease *lease, const struct offer *offer,
+    uint32_t registered, sc_node node)
+{
+    struct sc_radix_node_info info = {0};
+    for (uint32_t r = registered; r-- > 0;) {
+        const struct step_save *save = &offer->saves[cache->scratch_order[r]];
+        const struct sc_radix_save *saved = &cache->scratch_saves[r];
+        if (cache->scratch_status[r] != SC_OK) continue;
+        while (sc_radix_node_get(cache->radix, node, &info) == SC_OK && info.end > saved->len) {
+            node = info.parent;
+        }
+        SC_ASSERT(info.end == saved->len && info.snapshot == saved->snapshot); /* (2) */
+        sc_engine_policy_attach(cache, lease, save->position, node, saved->snapshot);
+        bool end = save->kind == SC_KIND_PROMPT_END || save->kind == SC_KIND_END;
+        if (end && r + 1 == registered) sc_engine_pin_move(cache, lease, node);
+    }
 }
 
 static void cap_path(sc_cache *cache, sc_node node)
@@ -367,6 +392,8 @@ void sc_engine_publish(sc_cache *cache, struct lease *lease, const struct offer 
     }
     if (status != SC_OK) return;
     take_path(cache, lease, &inserted);
+    tell(cache, lease, offer, registered, inserted.node);
+    if (published_out->status != SC_OK) sc_engine_stale_add(cache, inserted.node);
     published_out->node = inserted.node;
     if (published_out->status == SC_OK && offer->len % cache->page != 0) {
         lease->own_tail = inserted.node;

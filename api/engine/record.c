@@ -98,8 +98,13 @@ void sc_engine_record_options(const sc_cache *cache, uint32_t words[RECORD_OPTIO
         options->lease_max, options->lease_token_max, (uint32_t)options->token_max,
         (uint32_t)(options->token_max >> 32), options->path_snapshots_max, options->save_flags,
         cache->decode_interval, options->keep_cuts, options->depth_max, options->draft_max,
-        options->tails, cache->chunk_grid, pool.slot_count, extras.slot_count, 0};
+        options->tails, cache->chunk_grid, pool.slot_count, extras.slot_count,
+        cache->policy_index, options->policy_blocks, options->policy_interval};
+    const double numbers[] = {options->flops_per_token, options->flops_per_token2,
+        options->kv_token_bytes, options->policy_alpha};
     memcpy(words, all, sizeof all);
+    static_assert(24 + sizeof numbers / (sizeof *words) == RECORD_OPTION_WORDS, "they fill it");
+    memcpy(words + 24, numbers, sizeof numbers);
 }
 
 sc_status sc_engine_record_created(sc_cache *cache)
@@ -183,12 +188,12 @@ static bool acted(sc_status status)
 }
 
 void sc_engine_record_acquire(sc_cache *cache, const sc_request *requests, uint32_t count,
-    uint64_t now_ns, const sc_lease *leases, const sc_status *each)
+    uint64_t now_ns, const sc_lease *leases, const sc_status *each, bool later)
 {
     uint32_t items = 0;
     if (!begin(cache, RECORD_ACQUIRE)) return;
     for (uint32_t i = 0; i < count; i++) items += acted(each[i]);
-    if (items == 0) return;
+    if (items == 0 && !later) return;
     put64(cache, now_ns);
     put(cache, items);
     for (uint32_t i = 0; i < count; i++) {

@@ -49,7 +49,7 @@ enum record_op {
     RECORD_UNDO
 };
 
-enum { RECORD_VERSION = 1, RECORD_OPTION_WORDS = 20, RECORD_PLAN_WORDS = 7 };
+enum { RECORD_VERSION = 2, RECORD_OPTION_WORDS = 32, RECORD_PLAN_WORDS = 7 };
 
 /* What of a cache's options its decisions depend on. */
 void sc_engine_record_options(const sc_cache *cache, uint32_t words[RECORD_OPTION_WORDS]);

@@ -202,6 +202,7 @@ static sc_status play_acquire(struct sc_replay *replay)
 {
     uint64_t now_ns = get64(replay);
     uint32_t count = get_count(replay, 16);
+    if (count == 0) SC_TRY(sc_cache_acquire(replay->cache, NULL, 0, now_ns, NULL, NULL));
     for (uint32_t i = 0; i < count; i++) SC_TRY(play_request(replay, i, now_ns));
     return SC_OK;
 }

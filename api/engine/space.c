@@ -128,6 +128,7 @@ static sc_status space_close(sc_cache *cache, sc_namespace ns)
     }
     struct evict_sink sink;
     sc_engine_sink_init(cache, SC_EVICT_CLOSED, &sink);
+    sc_engine_pins_drop(cache, space);
     SC_TRY(sc_radix_space_remove(cache->radix, space->radix_space, &sink.sink));
     HASH_DEL(cache->space_by_key, space);
     cache->spaces[space->id - 1] = NULL;

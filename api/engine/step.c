@@ -215,10 +215,12 @@ static uint32_t granted_end(const sc_cache *cache, const struct lease *lease, co
     return cut > row->from ? cut : row->to;
 }
 
-/* The next position after `at` that the row should save, and what for; 0 if there is none. */
+/* The next position after `at` that the row should save, what for, and whether the scheduler asked
+ * for it with the row; 0 if there is none. */
 static uint32_t next_wanted(const sc_cache *cache, const struct step_row *row, const sc_row *asked,
-    uint32_t at, sc_save_kind *kind_out)
+    uint32_t at, sc_save_kind *kind_out, bool *asked_out)
 {
+    *asked_out = false;
     const struct lease *lease = row->lease;
     uint32_t found = 0, decode = 0, interval = cache->decode_interval;
     if (row->decode && (cache->options.save_flags & SC_SAVE_DECODE) && interval > 0) {
@@ -240,21 +242,22 @@ static uint32_t next_wanted(const sc_cache *cache, const struct step_row *row, c
             *kind_out = wanted[i].kind;
         }
     }
-    for (uint32_t i = 0; i < lease->breakpoint_count; i++) {
-        uint32_t position = lease->breakpoints[i];
+    for (uint32_t i = 0; i < lease->inner_count; i++) {
+        uint32_t position = lease->inner[i].position;
         if (position <= at) continue;
         if (position <= row->end && (found == 0 || position < found)) {
             found = position;
-            *kind_out = SC_KIND_POINT;
+            *kind_out = lease->inner[i].kind;
         }
         break; /* ascending */
     }
     for (uint32_t i = 0; i < asked->point_count; i++) {
         uint32_t position = asked->points[i];
         if (position <= at) continue;
-        if (position <= row->end && (found == 0 || position < found)) {
+        if (position <= row->end && (found == 0 || position <= found)) {
+            if (found != position) *kind_out = SC_KIND_POINT;
             found = position;
-            *kind_out = SC_KIND_POINT;
+            *asked_out = true;
         }
         break; /* ascending */
     }
@@ -274,17 +277,25 @@ static void plan_saves(sc_cache *cache, struct step *step, uint32_t index, const
     struct step_row *row = &step->rows[index];
     sc_save_kind kind = SC_KIND_NONE;
     uint32_t at = row->from;
-    bool freezes = !sc_engine_row_uncertain(row);
+    bool freezes = !sc_engine_row_uncertain(row), named = false;
     row->save_first = step->save_count;
-    while ((at = next_wanted(cache, row, asked, at, &kind)) != 0) {
+    while ((at = next_wanted(cache, row, asked, at, &kind, &named)) != 0) {
         sc_slot slot = SC_SLOT_NULL;
         bool freeze = freezes && at == row->end;
         cache->stats.saves_planned++;
         if (!freeze && step->save_count == cache->options.save_max) {
             plan_skip(cache, step, &(struct step_skip){index, at, SC_SKIP_LIMIT, kind});
-        } else if (sc_engine_slot_take(cache, SC_OWNER_IN_FLIGHT, &slot) != SC_OK) {
-            plan_skip(cache, step, &(struct step_skip){index, at, SC_SKIP_NO_SLOT, kind});
-        } else if (freeze) {
+            continue;
+        }
+        double bar = sc_engine_policy_bar(cache, row->lease, at, named);
+        sc_status status = sc_engine_slot_take(cache, SC_OWNER_IN_FLIGHT, bar, &slot);
+        if (status != SC_OK) {
+            uint32_t cause = status == SC_ERR_LIMIT ? SC_SKIP_POLICY : SC_SKIP_NO_SLOT;
+            plan_skip(cache, step, &(struct step_skip){index, at, cause, kind});
+            continue;
+        }
+        sc_engine_policy_promise(row->lease, at, true);
+        if (freeze) {
             row->freeze = slot;
             row->freeze_kind = kind;
         } else {
@@ -383,7 +394,7 @@ static void plan_fills(const struct step *step, struct fills *fills)
 }
 
 static sc_status step_plan(sc_cache *cache, sc_step number, const sc_row *rows, uint32_t count,
-    sc_batch *batch_out, sc_status *each_out, struct fills *fills_out)
+    uint64_t now_ns, sc_batch *batch_out, sc_status *each_out, struct fills *fills_out)
 {
     struct step *step = free_step(cache);
     if (!step) return SC_FAIL(SC_ERR_BUSY, "%u steps are in flight, depth_max: commit or "
@@ -395,6 +406,7 @@ static sc_status step_plan(sc_cache *cache, sc_step number, const sc_row *rows, 
     if (count > cache->options.row_max) {
         return SC_FAIL(SC_ERR_LIMIT, "%u rows, row_max is %u", count, cache->options.row_max);
     }
+    (void)sc_engine_time(cache, now_ns); /* a call that is refused is not recorded */
     step->number_before = cache->step_newest;
     step->number = cache->step_newest = number;
     step->plan = ++cache->plan_count;
@@ -423,7 +435,9 @@ sc_status sc_step_plan(sc_cache *cache, sc_step step, const sc_row *rows, uint32
     uint64_t words = sc_engine_record_plan_words(cache, rows, count);
     struct fills fills = {.slot_count = 0};
     sc_status status = sc_engine_record_room(cache, words);
-    if (status == SC_OK) status = step_plan(cache, step, rows, count, batch_out, each_out, &fills);
+    if (status == SC_OK) {
+        status = step_plan(cache, step, rows, count, now_ns, batch_out, each_out, &fills);
+    }
     if (status == SC_OK) {
         sc_engine_record_plan(cache, step, rows, count, now_ns, batch_out, each_out);
     }

@@ -196,7 +196,7 @@ sc_status sc_policy_begin(struct sc_policy *p, struct sc_policy_path *path)
     path->linear = path->longer = false;
     if (!p->model) {
         pol_place_plain(p, path);
-        uint32_t id = path->state_len > 0 ? pol_resident(p, path->state_node) : 0;
+        uint32_t id = path->state_len > 0 ? pol_now(p, path->state_node) : 0;
         path->used = id;
         path->used_generation = id ? pol_cand(p, id)->generation : 0;
         for (uint32_t i = 0; i < path->point_count; i++) path->points[i].turn = (uint16_t)i;
@@ -370,7 +370,7 @@ static void use_path(struct sc_policy *p, sc_node node)
     struct sc_radix_node_info info;
     for (; node != SC_NODE_NONE && sc_radix_node_get(p->options.radix, node, &info) == SC_OK;
          node = info.parent) {
-        uint32_t id = info.snapshot ? pol_resident(p, node) : 0;
+        uint32_t id = pol_at(p, node, info.snapshot);
         if (id == 0) continue;
         pol_cand(p, id)->stamp = p->requests;
         pol_touch(p, id);

@@ -226,6 +226,22 @@ static sc_status duel(struct sc_policy *p, double bytes, double bar,
     return status;
 }
 
+/* The tree's own order: a leaf with its KV, or a snapshot alone. */
+static sc_status evict_tree(struct sc_policy *p, const struct sc_radix_sink *sink, bool *any_out)
+{
+    struct sc_radix *radix = (struct sc_radix *)p->options.radix;
+    uint64_t tokens = 0;
+    uint32_t count = 0;
+    if (p->options.keep_kv) {
+        SC_TRY(sc_radix_evict_state(radix, 1, sink, &count));
+    } else {
+        SC_TRY(sc_radix_evict_kv(radix, 1, sink, &tokens, &count));
+    }
+    *any_out = tokens > 0 || count > 0;
+    p->evicted += *any_out;
+    return SC_OK;
+}
+
 sc_status sc_policy_room(struct sc_policy *p, double bytes, double bar,
     const struct sc_radix_sink *sink, double *bytes_out)
 {
@@ -240,12 +256,9 @@ sc_status sc_policy_room(struct sc_policy *p, double bytes, double bar,
     }
     while (status == SC_OK && won && freed < bytes) {
         if (p->options.order == SC_POLICY_TREE) {
-            uint64_t tokens = 0;
-            uint32_t count = 0;
-            status = sc_radix_evict_kv((struct sc_radix *)p->options.radix, 1, sink, &tokens,
-                &count);
-            p->evicted += tokens > 0;
-            if (tokens == 0) break;
+            bool any = false;
+            status = evict_tree(p, sink, &any);
+            if (!any) break;
         } else {
             double value = 0;
             uint32_t id = victim_any(p, &value);

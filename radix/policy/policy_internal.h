@@ -166,6 +166,10 @@ void pol_heap_build(struct order_heap *heap);
 
 /* policy_value.c: relations in the tree and what a candidate is worth */
 uint32_t pol_resident(const struct sc_policy *p, sc_node node);
+/* The candidate of this snapshot; 0 if it is not known (a node's number may be another's now). */
+uint32_t pol_at(const struct sc_policy *p, sc_node node, uint32_t snapshot);
+/* The same of the snapshot that the node has. */
+uint32_t pol_now(const struct sc_policy *p, sc_node node);
 uint32_t pol_up(const struct sc_policy *p, sc_node node);
 double pol_value(struct sc_policy *p, uint32_t id);
 void pol_touch(struct sc_policy *p, uint32_t id);

@@ -101,7 +101,7 @@ static void learn_wanted(struct sc_policy *p, struct sc_policy_path *path, struc
     uint32_t k = seen->common;
     while (k > 0 && p->ghosts[p->path[k - 1]].cand == 0) k--;
     uint32_t w = k > 0 ? p->ghosts[p->path[k - 1]].cand : 0;
-    uint32_t u = path->state_len > 0 ? pol_resident(p, path->state_node) : 0;
+    uint32_t u = path->state_len > 0 ? pol_now(p, path->state_node) : 0;
     uint8_t features[FEATURES];
     seen->gap_s = -1;
     if (w != 0) {
@@ -193,7 +193,7 @@ static void point_register(struct sc_policy *p, struct sc_policy_path *path,
         pol_cand(p, id)->ghost = ghost;
     }
     struct cand *cand = pol_cand(p, id);
-    if (cand->node == 0) cand->len = point->len; /* else another end in the same block is resident */
+    if (cand->node == 0) cand->len = point->len; /* else another end of the block is resident */
     point->cand = id;
     point->generation = cand->generation;
     if (point->kind == KIND_BRANCH && id == path->wanted && cand->open) return;

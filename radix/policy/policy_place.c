@@ -170,6 +170,18 @@ bool sc_policy_ask(struct sc_policy *p, struct sc_policy_path *path, uint32_t po
     return ask_point(p, path, point, free_bytes, ask_out);
 }
 
+double sc_policy_bar(struct sc_policy *p, const struct sc_policy_path *path, uint32_t len)
+{
+    const struct sc_policy_point *end = p && path ? pol_end_point(path) : NULL;
+    if (!p || !p->model || p->options.admission != SC_ADMIT_DUEL) return HUGE_VAL;
+    if (p->model->events < SC_POLICY_COLD_EVENTS) return HUGE_VAL;
+    uint32_t id = end ? pol_alive(p, end->cand, end->generation) : 0;
+    if (id == 0 || len <= path->base_len) return 0;
+    const struct sc_cost *cost = &p->options.cost;
+    return pol_rate(p, pol_cand(p, id), 1, NULL) * sc_cost_prefill_s(cost, path->base_len, len) /
+        (cost->state_bytes + more_kv(path, len) * cost->kv_token_bytes);
+}
+
 void sc_policy_promise(struct sc_policy_path *path, uint32_t point, bool stored)
 {
     if (path && point < path->point_count) path->points[point].stored = stored;

@@ -12,7 +12,7 @@
 uint32_t sc_policy_demote_to(struct sc_policy *p, sc_node node, uint32_t tiers)
 {
     if (!p) return 0;
-    uint32_t id = pol_resident(p, node);
+    uint32_t id = pol_now(p, node);
     struct sc_radix_node_info info;
     if (id == 0 || sc_radix_node_get(p->options.radix, node, &info) != SC_OK) return 0;
     const struct sc_cost *cost = &p->options.cost;

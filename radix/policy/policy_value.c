@@ -29,6 +29,18 @@ uint32_t pol_resident(const struct sc_policy *p, sc_node node)
     return node < p->by_node_cap ? p->by_node[node] : 0;
 }
 
+uint32_t pol_at(const struct sc_policy *p, sc_node node, uint32_t snapshot)
+{
+    uint32_t id = snapshot != 0 ? pol_resident(p, node) : 0;
+    return id != 0 && pol_cand(p, id)->snapshot == snapshot ? id : 0;
+}
+
+uint32_t pol_now(const struct sc_policy *p, sc_node node)
+{
+    struct sc_radix_node_info info;
+    return info_get(p, node, &info) ? pol_at(p, node, info.snapshot) : 0;
+}
+
 /* The next node strictly above that carries a snapshot. */
 static struct above snapshot_above(const struct sc_policy *p, sc_node node)
 {
@@ -36,7 +48,7 @@ static struct above snapshot_above(const struct sc_policy *p, sc_node node)
     if (!info_get(p, node, &info)) return (struct above){0};
     for (sc_node at = info.parent; info_get(p, at, &info); at = info.parent) {
         if (info.snapshot == 0) continue;
-        return (struct above){pol_resident(p, at), info.end, at};
+        return (struct above){pol_at(p, at, info.snapshot), info.end, at};
     }
     return (struct above){0};
 }
@@ -55,12 +67,13 @@ static void gain_bytes(struct sc_policy *p, uint32_t id, bool pass)
     struct cand *cand = pol_cand(p, id);
     struct sc_radix_node_info info;
     uint32_t up_len = 0, tail = 0;
-    if (info_get(p, cand->node, &info)) {
+    bool there = info_get(p, cand->node, &info) && info.snapshot == cand->snapshot;
+    if (there) {
         bool leaf = info.child_count == 0 && cost->kv_token_bytes > 0, exclusive = leaf;
         uint32_t start = info.start, stands = id; /* superseded ones that supersede others, too */
         for (sc_node at = info.parent; info_get(p, at, &info); at = info.parent) {
             if (info.snapshot != 0) {
-                uint32_t above = pol_resident(p, at);
+                uint32_t above = pol_at(p, at, info.snapshot);
                 if (!pass || above == 0 || pol_cand(p, above)->kind != KIND_SUPERSEDED ||
                     pol_cand(p, above)->superseded_by != stands) {
                     up_len = info.end;
@@ -74,7 +87,8 @@ static void gain_bytes(struct sc_policy *p, uint32_t id, bool pass)
         tail = leaf ? cand->len - start : 0;
     }
     cand->bytes = cost->state_bytes + tail * cost->kv_token_bytes;
-    cand->per_byte = sc_cost_prefill_s(cost, up_len, cand->len) / cand->bytes;
+    /* What has left is worth nothing: soon it comes to the heap's top and is forgotten. */
+    cand->per_byte = there ? sc_cost_prefill_s(cost, up_len, cand->len) / cand->bytes : 0;
 }
 
 /* How often it is wanted, per second; GDSF: how often it was. As pol_rate. */
@@ -218,7 +232,7 @@ void pol_below_changed(struct sc_policy *p, sc_node node)
     sc_node at = info.first_child;
     uint32_t floor = info.end;
     while (at != SC_NODE_NONE && visited++ < CHILD_WALK_MAX && info_get(p, at, &info)) {
-        uint32_t id = info.snapshot != 0 ? pol_resident(p, at) : 0;
+        uint32_t id = pol_at(p, at, info.snapshot);
         if (id != 0) pol_touch(p, id);
         bool stop = info.snapshot != 0 && (id == 0 || pol_cand(p, id)->kind != KIND_SUPERSEDED);
         sc_node next = stop ? SC_NODE_NONE : info.first_child;
@@ -237,7 +251,7 @@ void pol_tail_changed(struct sc_policy *p, sc_node node)
     struct sc_radix_node_info info;
     for (sc_node at = node; info_get(p, at, &info) && info.child_count <= 1;
          at = info.first_child) {
-        uint32_t id = info.snapshot != 0 ? pol_resident(p, at) : 0;
+        uint32_t id = pol_at(p, at, info.snapshot);
         if (id == 0) continue;
         pol_touch(p, id);
         if (at != node && pol_cand(p, id)->kind != KIND_SUPERSEDED) return;

@@ -57,11 +57,22 @@ static void sizes_draw(struct sc_prng *rng, struct h_config *cfg)
     cfg->draft_max = h_one_in(rng, 2) ? 0 : PICK(rng, 1, 2, 5, H_DRAFTS_MAX);
 }
 
+const char *const h_policies[H_POLICIES] = {
+    "lru", "gittins", "gdsf", "lru-sup", "marconi", "lru-path", "fixed"};
+
+/* The tree's own order, or the default, or one of the others. */
+static uint32_t policy_of(uint64_t seed)
+{
+    static const uint32_t often[8] = {0, 1, 0, 1, 0, 1, 1, 0};
+    return seed % 8 == 7 ? 2 + (uint32_t)(seed / 8 % (H_POLICIES - 2)) : often[seed % 8];
+}
+
 void h_config_draw(uint64_t seed, struct h_config *cfg, struct h_swarm *swarm)
 {
     struct sc_prng rng;
     sc_prng_seed(&rng, h_mix(seed, 0xc0f1));
     sizes_draw(&rng, cfg);
+    cfg->policy = policy_of(seed);
     swarm->sum = 0;
     for (uint32_t op = 0; op < H_OP_COUNT; op++) {
         swarm->weight[op] = op_weights[op] * PICK(&rng, 0, 1, 2, 4, 4, 4, 8, 8);
@@ -93,7 +104,7 @@ bool h_config_good(const struct h_config *cfg)
         cfg->prompt_len_max <= cfg->lease_token_max && cfg->scheds >= 1 &&
         cfg->scheds <= H_SCHEDS_MAX && cfg->depth >= 1 && cfg->depth <= H_STEPS_MAX &&
         cfg->draft_max <= H_DRAFTS_MAX && cfg->marks < 200 && cfg->leases >= 1 &&
-        cfg->leases <= H_LEASES_MAX;
+        cfg->leases <= H_LEASES_MAX && cfg->policy < H_POLICIES;
 }
 
 struct h_op h_op_draw(const struct h_swarm *swarm, struct sc_prng *rng, uint32_t sched)

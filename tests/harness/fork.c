@@ -30,14 +30,21 @@ void h_begin_page(struct h_sched *s, struct h_lease *lease, const sc_lease_info 
 
 /* ------------------------------------------------------------------ hints */
 
+/* Few pins, and none beyond the life of most worlds. */
+static uint64_t pin_of(const sc_hints *hints)
+{
+    uint64_t mix = h_mix(hints->class_id, (uint32_t)hints->priority);
+    return mix % 4 == 0 ? mix / 4 % 500 : 0;
+}
+
 /* Hints that can be told from mixed-up ones: two of them are made from the others. */
 void h_hints_draw(struct h_sched *s, sc_hints *hints_out, uint32_t token_count, uint32_t *points)
 {
     struct sc_prng *rng = &s->rng;
     sc_hints hints = {.breakpoints = points, .class_id = h_draw(rng, 1000),
         .priority = (int32_t)h_draw(rng, 7) - 3, .flags = h_draw(rng, 3)};
-    hints.pin_until_ns = h_mix(hints.class_id, (uint32_t)hints.priority);
-    hints.ttl_ns = h_mix(hints.pin_until_ns, hints.flags);
+    hints.pin_until_ns = pin_of(&hints);
+    hints.ttl_ns = h_mix(hints.class_id, hints.flags) % 300;
     for (uint32_t at = 1; at <= token_count && hints.breakpoint_count < 4; at++) {
         if (h_one_in(rng, 16)) points[hints.breakpoint_count++] = at;
     }
@@ -56,8 +63,8 @@ void h_hints_check(struct h_sched *s, const struct h_lease *lease, const sc_leas
     H_CHECK(s->world, same_hints(&info->hints, &lease->hints) && !info->hints.breakpoints,
         "hints of class %u, those of the request of %u", info->hints.class_id,
         lease->hints.class_id);
-    bool whole = hit->pin_until_ns == h_mix(hit->class_id, (uint32_t)hit->priority) &&
-        hit->ttl_ns == h_mix(hit->pin_until_ns, hit->flags);
+    bool whole = hit->pin_until_ns == pin_of(hit) &&
+        hit->ttl_ns == h_mix(hit->class_id, hit->flags) % 300;
     H_CHECK(s->world, whole || same_hints(hit, &none), "hints of a hit: class %u, priority %d, "
         "which nobody gave", hit->class_id, (int)hit->priority);
 }

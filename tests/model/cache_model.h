@@ -224,6 +224,7 @@ struct config {
     uint64_t token_max;
     sc_layout layout;
     bool without_kv, keep_cuts, flaky, wild_tokens;
+    const char *policy;
     uint32_t weight[OP_COUNT];
 };
 

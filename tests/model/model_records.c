@@ -190,6 +190,7 @@ void records_after_evict(struct world *w)
             oldest_left = record->last_use_most;
         }
     }
+    if (strcmp(w->cfg.policy, "lru") != 0) return; /* others have an order of their own */
     CHECK(w, newest_gone <= oldest_left, "a snapshot used at %u went, one used at %u stays",
         (uint32_t)newest_gone, (uint32_t)oldest_left);
 }

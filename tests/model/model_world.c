@@ -55,6 +55,11 @@ static void config_draw(struct world *w)
     cfg->without_kv = one_in(rng, 7);
     cfg->keep_cuts = one_in(rng, 4);
     cfg->flaky = one_in(rng, 3);
+    /* Those whose positions can be told: ends and branch points. */
+    static const char *const policies[] = {"lru", "gdsf", "lru", "lru-sup", "lru", "marconi",
+        "lru-path"};
+    uint32_t mix = cfg->slot_count + 3 * cfg->alphabet + 5 * cfg->lease_max;
+    cfg->policy = policies[mix % (sizeof policies / sizeof *policies)];
     for (uint32_t op = 0; op < OP_COUNT; op++) {
         cfg->weight[op] = base_weight[op] * PICK(rng, 0, 1, 2, 4, 4, 4, 8, 8) / 4;
         if (base_weight[op] > 0 && cfg->weight[op] == 0 && !one_in(rng, 3)) cfg->weight[op] = 1;
@@ -134,6 +139,10 @@ static sc_cache_options cache_options(struct world *w)
     options.save_flags = w->cfg.save_flags;
     options.decode_interval = w->cfg.decode_interval;
     options.keep_cuts = w->cfg.keep_cuts;
+    options.policy = w->cfg.policy;
+    options.policy_blocks = 256;
+    options.policy_interval = 32;
+    options.policy_alpha = 0.3;
     options.allocator = &w->fa.allocator;
     return options;
 }

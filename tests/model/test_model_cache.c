@@ -216,7 +216,7 @@ static void print_totals(void)
         (unsigned long long)t->alloc_failures, (unsigned long long)t->kv_in,
         (unsigned long long)t->kv_out, (unsigned long long)t->adopted);
     print_u64("saves skipped (no slot, exists, history, limit, aborted, no tail, rejected, "
-        "superseded, overrun):",
+        "superseded, overrun, policy):",
         t->skipped, SC_SKIP_COUNT);
     print_u64("evicted (for slot, asked, with kv, superseded, path cap, history, closed):",
         t->evicted, SC_EVICT_COUNT);

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Bad input: every public call of cache.h with null, zero, overflow, stale handles, a full pool,
  * and with each of its allocations failing once. None aborts, leaks, or changes what was there. */
+#include <math.h>
+
 #include "test_engine_rig.h"
 
 static struct rig rig;
@@ -63,11 +65,19 @@ static void size_0(sc_cache_options *o) { o->struct_size = 0; }
 static void size_more(sc_cache_options *o) { o->struct_size = sizeof *o + 8; }
 static void interval_odd(sc_cache_options *o) { o->page_tokens = 16; o->decode_interval = 24; }
 
+static void flops_nan(sc_cache_options *o) { o->flops_per_token = NAN; }
+static void flops2_negative(sc_cache_options *o) { o->flops_per_token2 = -1; }
+static void kv_infinite(sc_cache_options *o) { o->kv_token_bytes = HUGE_VAL; }
+static void alpha_negative(sc_cache_options *o) { o->policy_alpha = -0.1; }
+static void blocks_huge(sc_cache_options *o) { o->policy_blocks = UINT32_MAX; }
+static void interval_huge(sc_cache_options *o) { o->policy_interval = UINT32_MAX; }
+
 START_TEST(sc_cache_create__bad_args)
 {
     static void (*const changes[])(sc_cache_options *) = {no_pool, same_pool, page_0, page_huge,
         rows_huge, saves_huge, leases_huge, tokens_huge, flags_unknown, size_0, size_more,
-        interval_odd};
+        interval_odd, flops_nan, flops2_negative, kv_infinite, alpha_negative, blocks_huge,
+        interval_huge};
     struct rig_options options = RIG_OPTIONS_INIT;
     sc_cache_options good;
     sc_cache *cache = NULL;
@@ -88,6 +98,10 @@ START_TEST(sc_cache_create__bad_args)
     rig_cache_options(&rig, &options, &good);
     ck_assert_int_eq(sc_cache_create(&good, &cache), SC_ERR_BUSY); /* somebody uses its slots */
     rig_ok(sc_pool_free(rig.pool, &slot, 1));
+    good.policy = "clairvoyant";
+    ck_assert_int_eq(sc_cache_create(&good, &cache), SC_ERR_NOT_FOUND);
+    ck_assert_uint_eq(fail_alloc_live_blocks(&rig.fa), 0);
+    good.policy = "gittins";
     rig_ok(sc_cache_create(&good, &rig.cache)); /* it was not left held */
     rig_deinit(&rig);
 }
@@ -113,6 +127,8 @@ START_TEST(sc_cache_create__each_allocation_fails)
     struct rig_options options = RIG_OPTIONS_INIT;
     options.extras = 2;
     sc_cache_options good;
+    options.cache.policy = _i ? "gittins" : "lru";
+    options.cache.policy_blocks = 100;
     rig_init_pools(&rig, &options);
     rig_cache_options(&rig, &options, &good);
     uint64_t n = 1;
@@ -976,7 +992,7 @@ static void add_calls(TCase *tc)
 {
     tcase_add_test(tc, sc_cache_create__bad_args);
     tcase_add_test(tc, sc_cache_create__older_struct);
-    tcase_add_test(tc, sc_cache_create__each_allocation_fails);
+    tcase_add_loop_test(tc, sc_cache_create__each_allocation_fails, 0, 2);
     tcase_add_test(tc, sc_cache_destroy__null_and_busy);
     tcase_add_test(tc, sc_namespace_open__bad_args_and_each_allocation_fails);
     tcase_add_test(tc, sc_namespace_close__bad_args);

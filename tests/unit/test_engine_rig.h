@@ -65,6 +65,7 @@ struct rig {
     bool patient;        /* a call that finds no memory is made again */
     uint64_t starved;    /* so many were */
     bool tails;          /* partial pages are handed in */
+    uint64_t now_ns;     /* what acquire and plan are told */
     int32_t *split;      /* tokens without their marks: of the newest key */
     sc_mark *marks;
     uint32_t split_cap;
@@ -167,6 +168,8 @@ static inline void rig_cache_options(struct rig *rig, const struct rig_options *
     sc_cache_options *out)
 {
     *out = options->cache;
+    /* Its order can be told in advance, unlike that of a policy which learns. */
+    if (!out->policy) out->policy = "lru";
     out->pool = rig->pool;
     out->extras = rig->extras;
     out->page_tokens = options->page;
@@ -262,11 +265,12 @@ static inline uint32_t rig_kv_inside(const struct rig *rig)
     return count;
 }
 
-/* Evicts and drains all: then every id must have come back once. */
+/* Evicts and drains all, at a time when no pin holds: then every id must have come back once. */
 static inline void rig_deinit(struct rig *rig)
 {
     sc_room got;
     rig_verify(rig);
+    rig_ok(sc_cache_acquire(rig->cache, NULL, 0, UINT64_MAX, NULL, NULL));
     rig_ok(sc_cache_evict(rig->cache, UINT32_MAX, UINT32_MAX, &got));
     rig_drain(rig);
     rig_verify(rig);
@@ -505,11 +509,11 @@ static inline sc_status req_ask(struct rig *rig, struct req *req, const sc_reque
     sc_status each = SC_ERR_INVALID;
     memset(req, 0, sizeof *req);
     req->open = -1;
-    rig_ok(sc_cache_acquire(rig->cache, request, 1, 0, &req->lease, &each));
+    rig_ok(sc_cache_acquire(rig->cache, request, 1, rig->now_ns, &req->lease, &each));
     if (each == SC_ERR_NO_MEMORY && rig->patient) {
         rig->starved++;
         rig_verify(rig);
-        rig_ok(sc_cache_acquire(rig->cache, request, 1, 0, &req->lease, &each));
+        rig_ok(sc_cache_acquire(rig->cache, request, 1, rig->now_ns, &req->lease, &each));
     }
     if (each != SC_OK) return each;
     req_tokens(req, request->key.tokens, request->key.token_count);
@@ -658,7 +662,8 @@ static inline void rig_plan(struct rig *rig, struct rig_step *step)
             .draft_count = step->drafts[i], .parents = step->parents[i]};
     }
     step->number = ++rig->step;
-    rig_ok(sc_step_plan(rig->cache, step->number, rows, step->count, 0, &step->batch, step->each));
+    rig_ok(sc_step_plan(rig->cache, step->number, rows, step->count, rig->now_ns, &step->batch,
+        step->each));
     for (uint32_t i = 0; i < step->count; i++) {
         ck_assert_msg(step->each[i] == SC_OK, "row %u: %s", i, sc_last_error()->text);
     }

@@ -139,7 +139,7 @@ START_TEST(promise__the_next_point_is_worth_what_it_adds)
 END_TEST
 
 /* A conversation goes on from what was decoded: that end is wanted again, the prompt's is not, and
- * when room is needed the prompt's goes. Also where the decoded tokens fill no block of their own. */
+ * when room is needed the prompt's goes. Also where the decoded tokens fill no block. */
 START_TEST(extend__the_end_of_the_answer_stands_for_the_conversation)
 {
     static const uint32_t more[] = {20, 3};

@@ -379,6 +379,7 @@ START_TEST(report_142__bookkeeping_makes_no_device_call)
     sc_pool *pool = fix_pool_with(FIX_GDN, SC_LAYOUT_PAGE_MAJOR, 16, &fix.backend, NULL, NULL);
     options.pool = pool;
     options.without_kv = true;
+    options.policy = "lru"; /* saves prompts of 20 tokens, too */
     rig_ok(sc_cache_create(&options, &cache));
     rig_ok(sc_namespace_open(cache, NULL, 0, 0, &ns));
     fix_backend_reset(&fix);

@@ -93,16 +93,32 @@ typedef struct sc_cache_options {
      * taken effect: must not call the cache. The bytes are the callback's until it returns. */
     void (*record)(void *ctx, const void *bytes, size_t count);
     void *record_ctx;
+    /* Which snapshot goes when its slot is wanted, and whether a state is worth the slot of
+     * another. NULL: "gittins", which learns what comes back. Else "lru", "lru-path", "lru-sup",
+     * "fixed", "marconi", "gdsf" (what they are: docs/explanation/policy.md). Read during creation.
+     * Saves that lose are skipped (SC_SKIP_POLICY); what is leased, in flight or pinned is never
+     * taken */
+    const char *policy;
+    /* What computing costs, in flops for each token of a prompt, and for each pair of a token with
+     * one before it (attention). 0: every token costs the same */
+    double flops_per_token, flops_per_token2;
+    /* Bytes of the KV of a token, where KV takes memory from states: then a snapshot is worth less
+     * the more KV goes with it, and goes with its KV. 0: pages have a budget of their own */
+    double kv_token_bytes;
+    double policy_alpha;       /* marconi: weight of flops against recency */
+    uint32_t policy_interval;  /* fixed: tokens between snapshots; default 512 */
+    uint32_t policy_blocks;    /* gittins: pieces of prompts, of a grid each, that it remembers,
+                                * 40 bytes each from the start; default 262,144 */
 } sc_cache_options;
 #define SC_DEPTH_MAX 4
 #define SC_CACHE_OPTIONS_INIT                                                                      \
     {sizeof(sc_cache_options), NULL, NULL, 1, false, 256, 256, 1024, 1u << 20, 0, 0,               \
-        SC_SAVE_DEFAULT, 0, false, NULL, 1, 0, false, NULL, NULL}
+        SC_SAVE_DEFAULT, 0, false, NULL, 1, 0, false, NULL, NULL, NULL, 0, 0, 0, 0, 0, 0}
 
 /** A limit of 0 (rows, saves, leases, tokens of a lease, depth) means its default. `struct_size`
  * may be that of an older version: what lies beyond takes its default; a larger one is refused.
  * Errors: SC_ERR_INVALID, SC_ERR_BUSY (a pool is used by another cache or has slots taken),
- * SC_ERR_OVERFLOW (grid), SC_ERR_NO_MEMORY. On error nothing is held. */
+ * SC_ERR_NOT_FOUND (policy), SC_ERR_OVERFLOW (grid), SC_ERR_NO_MEMORY. On error nothing is held. */
 SC_API sc_status sc_cache_create(const sc_cache_options *options, sc_cache **cache_out);
 /** Gives all slots back to the pools. SC_ERR_BUSY, changing nothing, while a lease is alive.
  * NULL is allowed. KV ids that the tree still held are the engine's again without being drained. */
@@ -178,18 +194,20 @@ SC_API sc_status sc_cache_lookup(const sc_cache *cache, const sc_key *keys, uint
     sc_answer *answers_out);
 
 /** What the scheduler knows of a request. All zeros: nothing. The hints of a lease go with the
- * snapshots that it saves and are read with sc_lease_info_get; what is evicted first does not look
- * at them yet. */
+ * snapshots that it saves and are read with sc_lease_info_get. Policies make of them what they can;
+ * "lru" looks at pins alone. */
 typedef struct sc_hints {
     /* positions in the prompt where others will branch off, ascending: saved where they are on the
      * grid, else at the grid point before */
     const uint32_t *breakpoints;
     uint32_t breakpoint_count; /* SC_BREAKPOINTS_MAX at most */
     uint32_t flags;            /* SC_HINT_ */
-    uint64_t pin_until_ns;     /* keep until then */
+    /* The end that the lease saves (of the prompt, then of the answer) is not taken before acquire
+     * or plan are told a later time, except by closing its namespace. It counts as held */
+    uint64_t pin_until_ns;
     uint64_t ttl_ns;           /* not worth keeping this long after its last use; 0: not known */
-    int32_t priority;          /* higher: keep longer */
-    uint32_t class_id;         /* kind of request, as the scheduler sees it */
+    int32_t priority;          /* each step doubles what its states are worth; -16 to 16 */
+    uint32_t class_id;         /* kind of request: what comes back is learned for each of 0 to 14 */
 } sc_hints;
 #define SC_BREAKPOINTS_MAX 16
 enum {
@@ -442,7 +460,8 @@ enum {
     SC_SKIP_SUPERSEDED = 7, /* a decode position; the row reached a later one */
     SC_SKIP_OVERRUN = 8,  /* the end of a lease that was released with steps out: see
                            * sc_lease_release */
-    SC_SKIP_COUNT = 9
+    SC_SKIP_POLICY = 9,   /* all that it could drive out is worth more */
+    SC_SKIP_COUNT = 10
 };
 
 /** What a row really did. Frozen. */
@@ -473,8 +492,7 @@ typedef struct sc_result {
  * branch (SC_EVICT_HISTORY), unless that is very large (more than 64 nodes).
  * Saves that the index cannot take (one exists, another history stays, token_max, memory) are
  * skipped and counted. `each_out` (may be NULL) says what was wrong with which result.
- * Cost: O(rows, ids handed in); and, for each row with a save or at the prompt's end, O(its tokens
- * so far): they are compared with the index once more. */
+ * Cost: O(rows, ids handed in, tokens that are new to the index). */
 SC_API sc_status sc_step_commit(sc_cache *cache, sc_step step, const sc_result *results,
     uint32_t count, sc_status *each_out);
 
@@ -584,6 +602,8 @@ typedef struct sc_cache_stats {
     uint64_t rows_discarded;    /* results of lost leases, or that came too late */
     uint64_t tails_alive, drafts, drafts_accepted;
     uint64_t rows_off_grid;     /* prefill rows that ended inside a prompt and off the chunk grid */
+    uint64_t pins_alive;
+    uint64_t policy_refits, policy_bytes; /* how often it has learned anew; its memory */
 } sc_cache_stats;
 /** Fills `stats_out->struct_size` bytes. */
 SC_API sc_status sc_cache_stats_get(const sc_cache *cache, sc_cache_stats *stats_out);

@@ -149,6 +149,8 @@ bool sc_policy_next(struct sc_policy *policy, struct sc_policy_path *path, doubl
 /* The same for one point, which the caller has come to: false if it is not to be saved. */
 bool sc_policy_ask(struct sc_policy *policy, struct sc_policy_path *path, uint32_t point,
     double free_bytes, struct sc_policy_ask *ask_out);
+/* What a snapshot at `len` may drive out that is no point: it would stand for the path's end. */
+double sc_policy_bar(struct sc_policy *policy, const struct sc_policy_path *path, uint32_t len);
 /* The point has got its bytes, or lost them again; those behind it are judged accordingly. */
 void sc_policy_promise(struct sc_policy_path *path, uint32_t point, bool stored);
 /* Time has gone on without a request. Never backwards: earlier times are passed over. */
