@@ -53,6 +53,7 @@ static const struct sc_kernel_row conv_verify_rows[] = HOST_ROWS(REF_STATE, sc_k
 static const struct sc_kernel_row conv_commit_rows[] = HOST_ROWS(REF_STATE, sc_k_conv_commit);
 static const struct sc_kernel_row conv_update_spec_rows[] =
     HOST_ROWS(REF_STATE, sc_k_conv_update_spec);
+static const struct sc_kernel_row ssm_rows[] = HOST_ROWS(REF_STATE, sc_k_ssm);
 
 struct op_table {
     const char *name;
@@ -75,6 +76,7 @@ static const struct op_table op_tables[SC_K_OP_COUNT] = {
     [SC_K_OP_CONV_VERIFY] = OP(CONV_VERIFY, conv_verify_rows),
     [SC_K_OP_CONV_COMMIT] = OP(CONV_COMMIT, conv_commit_rows),
     [SC_K_OP_CONV_UPDATE_SPEC] = OP(CONV_UPDATE_SPEC, conv_update_spec_rows),
+    [SC_K_OP_SSM] = OP(SSM, ssm_rows),
 };
 
 static pthread_once_t forced_once = PTHREAD_ONCE_INIT;

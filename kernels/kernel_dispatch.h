@@ -6,6 +6,7 @@
 
 #include "kernels/backend.h"
 #include "statecache/kernels_draft.h"
+#include "statecache/kernels_ssm.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -65,7 +66,8 @@ sc_status sc_kernel_conv_update_check(const sc_backend *backend,
     sc_status sc_k_delta_commit_##row(const void *params, sc_stream *stream);                      \
     sc_status sc_k_conv_verify_##row(const void *params, sc_stream *stream);                       \
     sc_status sc_k_conv_commit_##row(const void *params, sc_stream *stream);                       \
-    sc_status sc_k_conv_update_spec_##row(const void *params, sc_stream *stream);
+    sc_status sc_k_conv_update_spec_##row(const void *params, sc_stream *stream);                  \
+    sc_status sc_k_ssm_##row(const void *params, sc_stream *stream);
 SC_HOST_LAUNCHERS(ref)
 #ifdef SC_HAVE_WIDE_ROWS
 SC_HOST_LAUNCHERS(avx2)

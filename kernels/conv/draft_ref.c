@@ -9,7 +9,7 @@
  *
  *   taps of t:  ... parent(parent t), parent t, t; beyond the first one, history from its end
  *
- * The sum is that of conv_ref.c in its order, so a chain gives the bits of prefill and of decode. */
+ * The sum is that of conv_ref.c in its order: a chain gives the bits of prefill and of decode. */
 #include "draft_path.h"
 #include "kernel_dispatch.h"
 #include "ref_math.h"

@@ -7,7 +7,8 @@
 #include "kernels_rig.h"
 #include "statecache/kernels_draft.h"
 
-enum { SLOTS = 8, CASES = 12, NODES = 11, SOURCE = 1, DEST = 2, SAVE = 3, PLAIN = 4, PLAIN_SAVE = 5 };
+enum { SLOTS = 8, CASES = 12, NODES = 11 };
+enum { SOURCE = 1, DEST = 2, SAVE = 3, PLAIN = 4, PLAIN_SAVE = 5 };
 
 static const struct { uint32_t heads, v_heads, k_dim, v_dim; } dims[] = {
     {1, 2, 128, 20}, {2, 2, 16, 5}, {1, 3, 64, 9}, {1, 1, 19, 37}};

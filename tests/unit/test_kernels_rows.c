@@ -239,7 +239,7 @@ START_TEST(rows__decodes_agree_to_the_bit)
     void *a = random_tensor(&prng, d.dtype, 3 * g_count);
     void *b = random_tensor(&prng, d.dtype, 3u * d.shape.v_heads);
     float *w = rig_normal(&prng, d.shape.v_heads + g_count, 1.0f);
-    if (_i % 6 == 5) ((uint16_t *)rig_slot(&pool, 1))[1] = 0x7fff; /* a state that is not a number */
+    if (_i % 6 == 5) ((uint16_t *)rig_slot(&pool, 1))[1] = 0x7fff; /* a NaN in the state */
     int32_t source[3] = {1, -1, 0}, dest[3] = {3, 5, 2}, save[3] = {4, -1, -1};
     sc_k_delta_decode_params p = {.qkv = sc_host_devptr(qkv), .o = sc_host_devptr(o),
         .dtype = d.dtype, .a = sc_host_devptr(a), .b = sc_host_devptr(b),

@@ -337,7 +337,8 @@ typedef enum sc_k_op {
     SC_K_OP_CONV_VERIFY = 10,
     SC_K_OP_CONV_COMMIT = 11,
     SC_K_OP_CONV_UPDATE_SPEC = 12,
-    SC_K_OP_COUNT = 13
+    SC_K_OP_SSM = 13, /* kernels_ssm.h */
+    SC_K_OP_COUNT = 14
 } sc_k_op;
 
 /** Name of the kernel row that serves `op` on `backend` for tensors of `dtype` and states of

@@ -98,8 +98,8 @@ SC_API sc_status sc_k_conv_commit(sc_backend *backend, const sc_k_conv_commit_pa
 
 /** The conv on wide rows with a cursor, for engines that keep drafts in the window itself. A part
  * of a slot has width - 1 + drafts_max - 1 inputs: the window before the last call's first token,
- * then that call's tokens. `accepted[r]` of them (the first always was: 1 .. drafts_max) are history now,
- * which is how rejected drafts vanish without a copy:
+ * then that call's tokens. `accepted[r]` of them (the first always was: 1 .. drafts_max) are
+ * history now, which is how rejected drafts vanish without a copy:
  *
  *   before   | w0 w1 w2 | d1 d2 d3 |        W = 4, drafts_max = 4, accepted = 2: history w1 w2 d1
  *   after    | w2 d1 | x0 x1 x2 x3 |        what follows the new history's first, then all tokens

@@ -7,6 +7,7 @@
 #include "statecache/cache.h"
 #include "statecache/kernels.h"
 #include "statecache/kernels_draft.h"
+#include "statecache/kernels_ssm.h"
 #include "statecache/mark.h"
 #include "statecache/pool.h"
 #include "statecache/schema.h"

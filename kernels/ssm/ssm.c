@@ -1,0 +1,76 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Launcher of the selective state space: checks, then the kernel table. */
+#include "base/error.h"
+#include "kernel_check.h"
+#include "kernel_dispatch.h"
+
+static sc_status check_tensors(const sc_k_ssm_params *p)
+{
+    uint64_t wide = (uint64_t)p->heads * p->head_dim, group = (uint64_t)p->groups * p->state_dim;
+    const struct {
+        const char *name;
+        sc_devptr ptr;
+        int64_t stride;
+        uint64_t dense;
+    } all[] = {{"x", p->x, p->x_stride, wide}, {"dt", p->dt, p->dt_stride, p->heads},
+        {"b", p->b, p->b_stride, group}, {"c", p->c, p->c_stride, group},
+        {"z", p->z, p->z_stride, wide}, {"y", p->y, p->y_stride, wide}};
+    for (uint32_t i = 0; i < sizeof all / sizeof all[0]; i++) {
+        SC_TRY(sc_kernel_check_stride(all[i].name, all[i].stride, all[i].dense));
+        if (all[i].ptr == p->z && p->z == 0) continue;
+        if (p->token_count > 0)
+            SC_TRY(sc_kernel_check_tensor(all[i].name, all[i].ptr, p->dtype));
+    }
+    if (p->token_count > 0 && (p->y == p->b || p->y == p->c || p->y == p->dt || p->y == p->x))
+        return SC_FAIL(SC_ERR_INVALID, "y is one of x, dt, b, c");
+    SC_TRY(sc_kernel_check_tensor("a_log", p->a_log, SC_DTYPE_F32));
+    if (p->dt_bias != 0) SC_TRY(sc_kernel_check_tensor("dt_bias", p->dt_bias, SC_DTYPE_F32));
+    if (p->d != 0) SC_TRY(sc_kernel_check_tensor("d", p->d, SC_DTYPE_F32));
+    return SC_OK;
+}
+
+static sc_status check_indices(const sc_k_ssm_params *p)
+{
+    SC_TRY(sc_kernel_check_index("row_start", p->row_start));
+    if (p->position != 0) SC_TRY(sc_kernel_check_index("position", p->position));
+    SC_TRY(sc_kernel_check_index("source", p->source));
+    SC_TRY(sc_kernel_check_index("dest", p->dest));
+    if (p->saves.count > 0) {
+        SC_TRY(sc_kernel_check_index("saves.row", p->saves.row));
+        SC_TRY(sc_kernel_check_index("saves.pos", p->saves.pos));
+        SC_TRY(sc_kernel_check_index("saves.slot", p->saves.slot));
+    }
+    return SC_OK;
+}
+
+sc_status sc_k_ssm(sc_backend *backend, const sc_k_ssm_params *params, sc_stream *stream)
+{
+    const struct sc_kernel_row *row = NULL;
+    if (backend == NULL) backend = sc_backend_host();
+    SC_REQUIRE(params != NULL);
+    const sc_k_ssm_params *p = params;
+    SC_TRY(sc_kernel_check_dtype("x, dt, b, c, z, y", p->dtype));
+    SC_REQUIRE(p->heads > 0);
+    SC_REQUIRE(p->heads <= 1u << 16);
+    SC_REQUIRE(p->groups > 0);
+    SC_REQUIRE(p->heads % p->groups == 0);
+    SC_REQUIRE(p->head_dim > 0);
+    SC_REQUIRE(p->head_dim <= SC_K_DIM_MAX);
+    SC_REQUIRE(p->state_dim > 0);
+    SC_REQUIRE(p->state_dim <= SC_K_DIM_MAX);
+    SC_REQUIRE(p->token_count <= INT32_MAX);
+    SC_TRY(sc_kernel_check_slots("state", &p->state,
+        (uint64_t)p->heads * p->head_dim * p->state_dim));
+    SC_TRY(sc_kernel_pick(backend, SC_K_OP_SSM, sc_kernel_need(p->dtype, p->state.dtype), &row));
+    if (p->row_count == 0) return SC_OK;
+    SC_TRY(check_tensors(p));
+    SC_TRY(check_indices(p));
+    if (backend->host_memory)
+        SC_TRY(sc_kernel_check_rows(&(struct sc_kernel_rows){.row_count = p->row_count,
+            .token_count = p->token_count, .row_start = sc_host_ptr(p->row_start),
+            .position = sc_host_ptr(p->position), .source = sc_host_ptr(p->source),
+            .dest = sc_host_ptr(p->dest), .save_row = sc_host_ptr(p->saves.row),
+            .save_pos = sc_host_ptr(p->saves.pos), .save_slot = sc_host_ptr(p->saves.slot),
+            .save_count = p->saves.count, .save_grid = 1, .slots = &p->state}));
+    return row->launch(params, stream);
+}
