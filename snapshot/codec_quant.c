@@ -3,8 +3,8 @@
  *
  * The state comes to the host as it is (one copy, codec_raw_move) and is converted there, part by
  * part; back the same way: so a device needs no kernel of its own, and nothing is in the slot
- * before all of the payload was found good. Conv windows and extras stay as they are: they are small, and
- * exact inputs of the convolution.
+ * before all of the payload was found good. Conv windows and extras stay as they are: they are
+ * small, and exact inputs of the convolution.
  *
  * int8, one row of K elements: scale = max |x| / 127; q = x / scale, rounded to nearest, ties to
  * even; back: q * scale. So |x' - x| <= scale / 2, and a row of zeros is exact. Rows whose largest

@@ -219,6 +219,62 @@ sc_status sc_store_reader_history(const struct sc_store_reader *reader,
     return SC_OK;
 }
 
+/* Fills the key from its end to its beginning; with NULL arrays it counts the marks. */
+static sc_status walk_key(const struct sc_store_reader *reader, MDB_txn *txn, int32_t *tokens,
+    sc_mark *marks, uint32_t *mark_count)
+{
+    struct node_view view = reader->view;
+    uint32_t left = *mark_count, counted = 0;
+    for (;;) {
+        const struct node_head *head = &view.head;
+        counted += head->mark_count;
+        if (tokens) {
+            memcpy(tokens + head->parent_len, view.tokens, view.edge_count * sizeof *tokens);
+        }
+        if (marks && head->mark_count > 0) {
+            if (head->mark_count > left) return SC_FAIL(SC_ERR_CORRUPT, "marks come and go");
+            left -= head->mark_count;
+            memcpy(marks + left, view.marks, head->mark_count * sizeof *marks);
+        }
+        if (head->parent == NONE) break;
+        uint32_t parent_len = head->parent_len;
+        sc_status status = db_node(reader->store, txn, head->parent, &view);
+        if (status == SC_ERR_NOT_FOUND || (status == SC_OK &&
+            view.head.token_count != parent_len)) {
+            status = SC_FAIL(SC_ERR_CORRUPT, "the record before is gone");
+        }
+        SC_TRY(status);
+    }
+    *mark_count = counted;
+    return SC_OK;
+}
+
+sc_status sc_store_reader_key(const struct sc_store_reader *reader, int32_t *tokens_out,
+    uint32_t token_cap, sc_mark *marks_out, uint32_t mark_cap, struct sc_store_key *key_out)
+{
+    MDB_txn *txn = NULL;
+    SC_REQUIRE(reader != NULL && key_out != NULL);
+    SC_REQUIRE((tokens_out != NULL || token_cap == 0) && (marks_out != NULL || mark_cap == 0));
+    SC_TRY(store_enter(reader->store));
+    const struct node_head *head = &reader->view.head;
+    struct sc_store_key key = {.adapter_id = head->adapter_id,
+        .adapter_generation = head->adapter_generation, .tokens = tokens_out,
+        .token_count = head->token_count, .marks = marks_out};
+    memcpy(key.fingerprint.bytes, head->fingerprint, sizeof head->fingerprint);
+    SC_TRY(db_begin_read(reader->store, &txn));
+    sc_status status = walk_key(reader, txn, NULL, NULL, &key.mark_count);
+    if (status == SC_OK) *key_out = key;
+    if (status == SC_OK && (key.token_count > token_cap || key.mark_count > mark_cap)) {
+        status = SC_FAIL(SC_ERR_LIMIT, "a key of %u tokens and %u marks, room for %u and %u",
+            key.token_count, key.mark_count, token_cap, mark_cap);
+    }
+    if (status == SC_OK) {
+        status = walk_key(reader, txn, tokens_out, marks_out, &key.mark_count);
+    }
+    db_end_read(reader->store, txn);
+    return status;
+}
+
 /* ---- read ---- */
 
 static void mark_damaged(struct sc_store_reader *reader, sc_status status)

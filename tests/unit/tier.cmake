@@ -3,3 +3,7 @@ foreach(name store room faults crash threads pack host)
     sc_test(NAME test_tier_${name} LABELS unit LAYERS base kernels pool snapshot tier
         SOURCES test_tier_${name}.c)
 endforeach()
+
+sc_test(NAME test_tier_golden LABELS unit LAYERS base kernels pool snapshot tier
+    SOURCES test_tier_golden.c)
+target_compile_definitions(test_tier_golden PRIVATE SC_GOLDEN="${PROJECT_SOURCE_DIR}/tests/golden")

@@ -203,6 +203,10 @@ sc_status sc_store_reader_shard(const struct sc_store_reader *reader, uint32_t s
 /* SC_ERR_LIMIT when cap is short. */
 sc_status sc_store_reader_history(const struct sc_store_reader *reader,
     struct sc_stretch *history_out, uint32_t cap, uint32_t *count_out);
+/* The whole key: token_count tokens, mark_count_out marks (those of all records above, too).
+ * SC_ERR_LIMIT: a cap is short; counts are given. SC_ERR_CORRUPT: a record above is damaged. */
+sc_status sc_store_reader_key(const struct sc_store_reader *reader, int32_t *tokens_out,
+    uint32_t token_cap, sc_mark *marks_out, uint32_t mark_cap, struct sc_store_key *key_out);
 /* The whole payload of a shard, checked. 4 KiB aligned memory saves a copy. SC_ERR_LIMIT: capacity.
  * SC_ERR_CORRUPT: the record is dropped. SC_ERR_IO: it stays, this read is a miss. On error the
  * bytes of `payload` are undefined. */

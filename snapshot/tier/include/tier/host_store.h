@@ -70,7 +70,7 @@ sc_status sc_host_store_stats_get(struct sc_host_store *store,
 
 /* What one process may still take, of the whole host: the least of MemAvailable and, for each
  * cgroup from this process's own up to the root, v2 (memory.max, memory.high) or v1
- * (memory.limit_in_bytes), limit - usage. `reserve` bytes of it are left to others; of the rest each
+ * (memory.limit_in_bytes), limit - usage. `reserve` bytes are left to others; of the rest each
  * of `share_count` ranks of this host gets an equal part, so that all together stay within it. What
  * cannot be read does not limit. SC_ERR_INVALID, SC_ERR_IO (no /proc/meminfo). */
 sc_status sc_host_limit(const char *system_root, uint64_t reserve, uint32_t share_count,

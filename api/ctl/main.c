@@ -1,0 +1,175 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* statecachectl: what an operator does to a store of records by hand. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ctl.h"
+#include "snapshot/codec.h"
+
+enum { FILE_BYTES = 64 << 20 };
+
+static const char help[] =
+    "usage: statecachectl store COMMAND DIR [options]\n"
+    "\n"
+    "Works on a folder of the disk tier while no service has it open.\n"
+    "\n"
+    "  ls DIR             a line for each record, and how full the store is\n"
+    "  verify DIR         metadata against itself, every payload against its checksum\n"
+    "                     (--quick: metadata alone)\n"
+    "  gc DIR             drop what is damaged or can never be used, give empty files back\n"
+    "  dump DIR ID        all about one record (--tokens: its whole key)\n"
+    "  export DIR FILE    all records, or one (--id ID) with those before it, into one file\n"
+    "  import DIR FILE    the records of such a file; DIR is made if it is not there\n"
+    "                     (--bytes-max N: its budget; older ones make room)\n"
+    "\n"
+    "  --json             for programs: one JSON object a line\n"
+    "  --help, --version\n"
+    "\n"
+    "FILE may be - : standard output, standard input.\n"
+    "exit status: 0 done; 1 done, and something is damaged or was not imported; 2 wrong usage;\n"
+    "3 the store cannot be opened; 4 failed\n";
+
+int ctl_fail(const char *what, int code)
+{
+    const struct sc_error_info *error = sc_last_error();
+    (void)fprintf(stderr, "statecachectl: %s: %s (%s)\n", what, error->text,
+        sc_status_name(error->status));
+    return code;
+}
+
+void ctl_hex(FILE *out, const uint8_t *bytes, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++) (void)fprintf(out, "%02x", bytes[i]);
+}
+
+const char *ctl_codec_name(uint32_t codec)
+{
+    const struct sc_codec *row = NULL;
+    return sc_codec_by_id(codec, &row) == SC_OK ? row->name : "unknown";
+}
+
+static int usage(const char *text, const char *word)
+{
+    (void)fprintf(stderr, "statecachectl: %s%s%s\nTry statecachectl --help.\n", text,
+        word ? " " : "", word ? word : "");
+    return CTL_USAGE;
+}
+
+static bool number(const char *text, uint64_t max, uint64_t *out)
+{
+    char *end = NULL;
+    errno = 0;
+    if (!text || text[0] < '0' || text[0] > '9') return false;
+    unsigned long long value = strtoull(text, &end, 10);
+    if (errno != 0 || *end != '\0' || value > max) return false;
+    *out = value;
+    return true;
+}
+
+struct command {
+    const char *name;
+    int (*run)(const struct ctl_options *options, struct sc_store *store);
+    bool wants_file, wants_id, makes;
+    const char *options; /* words that it takes, each between blanks */
+};
+static const struct command commands[] = {
+    {"ls", ctl_ls, false, false, false, " --json "},
+    {"verify", ctl_verify, false, false, false, " --json --quick "},
+    {"gc", ctl_gc, false, false, false, " --json "},
+    {"dump", ctl_dump, false, true, false, " --json --tokens "},
+    {"export", ctl_export, true, false, false, " --json --id "},
+    {"import", ctl_import, true, false, true, " --json --bytes-max "},
+};
+
+static bool takes(const struct command *command, const char *word)
+{
+    char padded[40];
+    (void)snprintf(padded, sizeof padded, " %.30s ", word);
+    return strstr(command->options, padded) != NULL;
+}
+
+static int parse(const struct command *command, int argc, char **argv, struct ctl_options *out)
+{
+    uint64_t value = 0;
+    int place = 0;
+    for (int i = 3; i < argc; i++) {
+        const char *word = argv[i];
+        if (word[0] == '-' && word[1] != '\0') {
+            if (!takes(command, word)) return usage("unknown option", word);
+            if (strcmp(word, "--json") == 0) out->json = true;
+            if (strcmp(word, "--quick") == 0) out->quick = true;
+            if (strcmp(word, "--tokens") == 0) out->tokens = true;
+            if (strcmp(word, "--id") == 0) {
+                if (!number(argv[++i], UINT32_MAX - 1, &value)) {
+                    return usage("--id needs an id", NULL);
+                }
+                out->id = (uint32_t)value;
+                out->has_id = true;
+            }
+            if (strcmp(word, "--bytes-max") == 0 &&
+                (!number(argv[++i], UINT64_MAX / 2, &out->bytes_max) || out->bytes_max < 4096)) {
+                return usage("--bytes-max needs a number of bytes, 4096 or more", NULL);
+            }
+        } else if (place == 0) {
+            out->folder = word;
+            place++;
+        } else if (place == 1 && command->wants_file) {
+            out->file = word;
+            place++;
+        } else if (place == 1 && command->wants_id) {
+            if (!number(word, UINT32_MAX - 1, &value)) return usage("not an id:", word);
+            out->id = (uint32_t)value;
+            place++;
+        } else {
+            return usage("too many words:", word);
+        }
+    }
+    if (place < (command->wants_file || command->wants_id ? 2 : 1)) {
+        return usage("too few words for store", command->name);
+    }
+    return CTL_OK;
+}
+
+static int run(const struct command *command, const struct ctl_options *options)
+{
+    struct sc_store_options open = {.folder = options->folder, .must_exist = !command->makes,
+        .bytes_max = options->bytes_max};
+    /* Of a store that import makes: what is brought by hand is rarely large. */
+    if (command->makes && (options->bytes_max == 0 || options->bytes_max > FILE_BYTES)) {
+        open.file_bytes = FILE_BYTES;
+    }
+    struct sc_store *store = NULL;
+    if (sc_store_open(&open, &store) != SC_OK) return ctl_fail(options->folder, CTL_OPEN);
+    int code = command->run(options, store);
+    sc_store_close(store);
+    if (fflush(stdout) != 0 || ferror(stdout)) {
+        (void)fprintf(stderr, "statecachectl: cannot write: %s\n", strerror(errno));
+        return CTL_FAILED;
+    }
+    return code;
+}
+
+int main(int argc, char **argv)
+{
+    for (int i = 1; i < argc; i++) {
+        if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) {
+            return fputs(help, stdout) < 0 ? CTL_FAILED : CTL_OK;
+        }
+        if (strcmp(argv[i], "--version") == 0) {
+            return printf("statecachectl %s, store format %d\n", sc_version(),
+                SC_STORE_FORMAT) < 0 ? CTL_FAILED : CTL_OK;
+        }
+    }
+    if (argc < 3 || strcmp(argv[1], "store") != 0) {
+        return usage(argc < 2 ? "what shall be done?" : argc < 3 && strcmp(argv[1], "store") == 0 ?
+            "what shall be done to the store?" : "there is no command", argc < 3 ? NULL : argv[1]);
+    }
+    for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++) {
+        struct ctl_options options = {.command = commands[i].name};
+        if (strcmp(commands[i].name, argv[2]) != 0) continue;
+        int code = parse(&commands[i], argc, argv, &options);
+        return code == CTL_OK ? run(&commands[i], &options) : code;
+    }
+    return usage("there is no command store", argv[2]);
+}
