@@ -4,9 +4,17 @@
 A library linked with Debian's jemalloc cannot be loaded this way ("cannot allocate memory in static
 TLS block"); this one must be. A first request computes a prompt of 32 tokens and keeps its end; a
 second one that continues it must resume at token 32 and read the very bytes that the first wrote.
+
+    dlopen_hit.py LIBRARY INCLUDE_FOLDER CC
+
+The structures below are written by hand, so CC first tells from the installed headers where their
+members lie: a mirror that is out of date fails by name, not by a crash.
 """
 import ctypes
+import pathlib
+import subprocess
 import sys
+import tempfile
 from ctypes import POINTER, Structure, byref, c_bool, c_char, c_char_p, c_int, c_int32, c_int64
 from ctypes import c_size_t, c_uint8, c_uint32, c_uint64, c_void_p
 
@@ -61,22 +69,33 @@ class Key(Structure):
                 ("token_count", c_uint32), ("mark_count", c_uint32), ("len_max", c_uint32)]
 
 
+class Hints(Structure):
+    _fields_ = [("breakpoints", c_void_p), ("breakpoint_count", c_uint32), ("flags", c_uint32),
+                ("pin_until_ns", c_uint64), ("ttl_ns", c_uint64), ("priority", c_int32),
+                ("class_id", c_uint32)]
+
+
 class Request(Structure):
     _fields_ = [("key", Key), ("deadline_ns", c_uint64), ("flags", c_uint32), ("depth", c_uint32),
-                ("reserved", c_uint64 * 8)]
+                ("hints", c_void_p), ("external_len", c_uint32), ("reserved32", c_uint32),
+                ("reserved", c_uint64 * 6)]
 
 
 class LeaseInfo(Structure):
     _fields_ = [("state", c_int), ("resume_len", c_uint32), ("resume_kind", c_int),
                 ("resume_slot", c_uint32), ("prompt_len", c_uint32), ("len", c_uint32),
-                ("token_count", c_uint32), ("branch_len", c_uint32), ("reason", c_int),
-                ("working_slot", c_int32), ("source_slot", c_int32), ("extra_slot", c_int32),
-                ("kv_page_count", c_uint32)]
+                ("token_count", c_uint32), ("branch_len", c_uint32), ("prompt_end_len", c_uint32),
+                ("reason", c_int), ("working_slot", c_int32), ("source_slot", c_int32),
+                ("extra_slot", c_int32), ("kv_page_count", c_uint32), ("issued_len", c_uint32),
+                ("issued_len_max", c_uint32), ("steps_out", c_uint32), ("tail_kv", c_int32),
+                ("flags", c_uint32), ("external_len", c_uint32), ("hints", Hints),
+                ("resume_hints", Hints)]
 
 
 class Row(Structure):
-    _fields_ = [("lease", Handle), ("start", c_uint32), ("end", c_uint32),
-                ("points", POINTER(c_uint32)), ("point_count", c_uint32)]
+    _fields_ = [("lease", Handle), ("from", c_uint32), ("to", c_uint32),
+                ("points", POINTER(c_uint32)), ("point_count", c_uint32), ("draft_count", c_uint32),
+                ("parents", POINTER(c_int32))]
 
 
 class Batch(Structure):
@@ -84,12 +103,44 @@ class Batch(Structure):
         "block_words", "row_max", "save_max", "row_count", "save_count", "token_count",
         "at_query_start_loc", "at_position", "at_end", "at_source", "at_dest", "at_extra",
         "at_decode", "at_freeze", "at_save_row", "at_save_position", "at_save_slot", "at_row_count",
-        "at_save_count", "at_token_count")]
+        "at_save_count", "at_token_count", "at_accepted", "at_accepted_back", "at_draft_count",
+        "at_parent", "at_copy_from", "at_copy_to", "draft_max")]
 
 
 class Result(Structure):
     _fields_ = [("lease", Handle), ("len", c_uint32), ("kv_ids", POINTER(c_int32)),
                 ("kv_count", c_uint32)]
+
+
+# Members that this program does not need may be missing at the end of those with a struct_size.
+MIRRORS = {"sc_group": Group, "sc_block": Block, "sc_part": Part,
+           "sc_schema_options": SchemaOptions, "sc_pool_options": PoolOptions,
+           "sc_layer_view": LayerView, "sc_cache_options": CacheOptions, "sc_lease": Handle,
+           "sc_key": Key, "sc_request": Request, "sc_hints": Hints, "sc_lease_info": LeaseInfo,
+           "sc_row": Row, "sc_batch": Batch, "sc_result": Result}
+
+
+def check_mirrors(include, compiler):
+    """Compares size and offsets of each structure with what the compiler makes of the headers."""
+    lines = []
+    for name, mirror in MIRRORS.items():
+        if mirror._fields_[0][0] != "struct_size":
+            lines.append((f"sizeof({name})", ctypes.sizeof(mirror)))
+        lines += [(f"offsetof({name}, {member[0]})", getattr(mirror, member[0]).offset)
+                  for member in mirror._fields_]
+    source = "#include <statecache/statecache.h>\n#include <stddef.h>\n#include <stdio.h>\n"
+    source += "int main(void) {\n"
+    source += "".join(f'printf("%zu\\n", {expression});\n' for expression, _ in lines) + "}\n"
+    with tempfile.TemporaryDirectory() as folder:
+        path = pathlib.Path(folder, "layout.c")
+        path.write_text(source, encoding="ascii")
+        subprocess.run([compiler, "-std=c11", f"-I{include}", path, "-o", path.with_suffix("")],
+                       check=True)
+        said = subprocess.run([path.with_suffix("")], check=True, capture_output=True, text=True)
+    wrong = [f"{expression} is {real}, the mirror has {ours}"
+             for (expression, ours), real in zip(lines, said.stdout.split()) if ours != int(real)]
+    if wrong:
+        sys.exit("\n".join(wrong))
 
 
 class Cache:
@@ -146,7 +197,7 @@ class Cache:
     def forward(self, lease, start, end, fill):
         """Plans a row, lets the "kernel" fill the state that it writes, commits."""
         self.step += 1
-        row, batch, each = Row(lease, start, end, None, 0), Batch(), c_int(1)
+        row, batch, each = Row(lease, start, end), Batch(), c_int(1)
         self.call("sc_step_plan", self.cache, c_uint64(self.step), byref(row), 1, c_uint64(0),
                   byref(batch), byref(each))
         assert each.value == 0, each.value
@@ -168,7 +219,9 @@ class Cache:
 
 
 def main():
-    cache = Cache(sys.argv[1])
+    library, include, compiler = sys.argv[1:]
+    check_mirrors(include, compiler)
+    cache = Cache(library)
     version = cache.lib.sc_version().decode()
     assert version.count(".") == 2, version
     cache.open()
