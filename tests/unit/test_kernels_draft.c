@@ -479,6 +479,61 @@ START_TEST(draft__bad_arguments_of_the_conv)
 }
 END_TEST
 
+/* ---- field reports ---- */
+
+START_TEST(report_76__rejected_drafts_leave_no_trace)
+{
+    struct draft x = draft_case(_i);
+    int32_t path[NODES];
+    x.tree = false;
+    verify(&x, NULL, SOURCE); /* all eleven seen; three accepted */
+    uint32_t count = take_path(&x, 2, path);
+    rig_run(&x.d, &x.pool, &(struct rig_piece){1, 0, count, SOURCE, PLAIN}, 1, NULL, 0);
+    commit(&x, NULL, SOURCE, 2, SOURCE, 0);
+    rig_same_slots(&x.pool, SOURCE, &x.pool, PLAIN);
+    draft_free(&x);
+}
+END_TEST
+
+START_TEST(report_77__nothing_accepted_is_no_index)
+{
+    struct draft x = draft_case(_i);
+    void *store = new_store(&x);
+    verify(&x, store, SOURCE);
+    commit(&x, store, SOURCE, -1, DEST, 0); /* not the last node, not the one before the first */
+    rig_same_slots(&x.pool, DEST, &x.pool, SOURCE);
+    free(store), draft_free(&x);
+}
+END_TEST
+
+START_TEST(report_79__a_tree_is_committed_by_node)
+{
+    struct draft x = draft_case(_i);
+    int32_t path[NODES];
+    for (int32_t t = 0; t < NODES; t++) x.parent[3 + t] = t < 2 ? t - 1 : t / 2 - 1;
+    uint32_t count = take_path(&x, 9, path); /* by its length it would be another node */
+    ck_assert_int_ne(path[count - 1], (int32_t)count - 1);
+    rig_run(&x.d, &x.pool, &(struct rig_piece){1, 0, count, SOURCE, PLAIN}, 1, NULL, 0);
+    commit(&x, NULL, SOURCE, 9, DEST, 0);
+    rig_same_slots(&x.pool, DEST, &x.pool, PLAIN);
+    draft_free(&x);
+}
+END_TEST
+
+START_TEST(report_81__more_drafts_than_possible_are_refused)
+{
+    struct draft x = draft_case(_i);
+    struct rig_batch b;
+    pack(&x, &b, SOURCE);
+    sc_k_delta_verify_params p = verify_params(&x, &b, NULL);
+    p.tokens_max = NODES - 1;
+    ck_assert_int_eq(sc_k_delta_verify(NULL, &p, NULL), SC_ERR_INVALID);
+    ck_assert_ptr_nonnull(strstr(sc_last_error()->text, "11 draft tokens, at most 10"));
+    rig_all_bytes((uint8_t *)b.tensors[3], 16, 0xff);
+    rig_batch_free(&b), draft_free(&x);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("kernels_draft");
@@ -494,6 +549,10 @@ int main(void)
     tcase_add_test(all, draft__a_wide_row_of_no_slot_gives_zeros);
     tcase_add_test(all, draft__bad_arguments_of_the_delta_rule);
     tcase_add_test(all, draft__bad_arguments_of_the_conv);
+    tcase_add_loop_test(all, report_76__rejected_drafts_leave_no_trace, 0, CASES);
+    tcase_add_loop_test(all, report_77__nothing_accepted_is_no_index, 0, CASES);
+    tcase_add_loop_test(all, report_79__a_tree_is_committed_by_node, 0, CASES);
+    tcase_add_loop_test(all, report_81__more_drafts_than_possible_are_refused, 0, CASES);
     suite_add_tcase(suite, all);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);
