@@ -326,6 +326,7 @@ struct sc_cache {
     struct pin *pins;
     uint32_t pin_count, pin_cap;
     uint64_t pin_next_ns;     /* 0: none */
+    uint32_t pool_slots;
     struct stale stale;
 
     struct space **spaces;    /* by id - 1; NULL: closed */
@@ -389,6 +390,8 @@ void sc_engine_policy_end(sc_cache *cache, struct lease *lease);
 sc_status sc_engine_pin_take(sc_cache *cache, struct lease *lease);
 /* It holds this snapshot from now on, and not the one before. */
 void sc_engine_pin_move(sc_cache *cache, const struct lease *lease, sc_node node);
+/* Ends the pin that would end soonest of those whose snapshots may go then; false: none. */
+bool sc_engine_pin_break(sc_cache *cache);
 /* The lease goes; what its pin holds stays until its time. */
 void sc_engine_pin_leave(sc_cache *cache, const struct lease *lease);
 void sc_engine_pins_serve(sc_cache *cache);

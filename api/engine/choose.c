@@ -22,12 +22,13 @@
 
 /* ---- creation ---- */
 
-static sc_status costs_make(const sc_cache *cache, struct sc_cost *cost)
+static sc_status costs_make(sc_cache *cache, struct sc_cost *cost)
 {
     const sc_cache_options *options = &cache->options;
     static const struct sc_cost_hardware hardware = SC_COST_HARDWARE_DEFAULT;
     sc_pool_info pool;
     SC_TRY(sc_pool_info_get(options->pool, &pool));
+    cache->pool_slots = pool.slot_count;
     struct sc_cost_model model = {
         .flops_per_token = options->flops_per_token > 0 ? options->flops_per_token : hardware.flops,
         .flops_per_token2 = options->flops_per_token2,

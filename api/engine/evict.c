@@ -147,7 +147,9 @@ sc_status sc_engine_slot_take(sc_cache *cache, sc_owner owner, double bar, sc_sl
     struct evict_sink sink;
     if (sc_pool_take(pool, 1, owner, slot_out)) return SC_OK;
     sc_engine_sink_init(cache, SC_EVICT_FOR_SLOT, &sink);
-    SC_TRY(evict_states(cache, 1, bar, &sink));
+    do {
+        SC_TRY(evict_states(cache, 1, bar, &sink));
+    } while (sink.slots == 0 && owner == SC_OWNER_WORKING && sc_engine_pin_break(cache));
     if (sink.slots == 0 && bar < HUGE_VAL) return SC_ERR_LIMIT; /* the usual case: no error text */
     if (sink.slots == 0) return SC_FAIL(SC_ERR_NO_SLOT, "every slot is in use or pinned");
     bool taken = sc_pool_take(pool, 1, owner, slot_out);
@@ -220,6 +222,20 @@ static sc_status evict_pages(sc_cache *cache, uint32_t pages, struct evict_sink 
         &tokens, &cascaded);
 }
 
+/* Pins give way when nothing else is left. */
+static sc_status evict(sc_cache *cache, uint32_t pages, uint32_t slots, struct evict_sink *sink)
+{
+    do {
+        if (sink->pages < pages || cache->options.without_kv) {
+            SC_TRY(evict_pages(cache, pages, sink));
+        }
+        if (slots > sink->slots) {
+            SC_TRY(evict_states(cache, slots - (uint32_t)sink->slots, HUGE_VAL, sink));
+        }
+    } while ((sink->pages < pages || sink->slots < slots) && sc_engine_pin_break(cache));
+    return SC_OK;
+}
+
 sc_status sc_cache_evict(sc_cache *cache, uint32_t pages, uint32_t slots, sc_room *got_out)
 {
     SC_REQUIRE(cache);
@@ -229,10 +245,7 @@ sc_status sc_cache_evict(sc_cache *cache, uint32_t pages, uint32_t slots, sc_roo
     sc_room before, after;
     sc_engine_sink_init(cache, SC_EVICT_ASKED, &sink);
     sc_engine_room(cache, &before);
-    sc_status status = evict_pages(cache, pages, &sink);
-    if (status == SC_OK && slots > sink.slots) {
-        status = evict_states(cache, slots - (uint32_t)sink.slots, HUGE_VAL, &sink);
-    }
+    sc_status status = evict(cache, pages, slots, &sink);
     if (status == SC_OK) {
         sc_engine_room(cache, &after);
         *got_out = (sc_room){

@@ -7,6 +7,9 @@
  * answer. So nothing takes it: no search for a slot, no eviction of pages, no other history. Its
  * receipt is taken at acquire, when it may be refused for want of memory, and holds nothing yet.
  *
+ * Pins are soft and bounded: the one that ends soonest gives way when a lease needs a slot, or
+ * memory is asked for, and nothing else is left; and when more than half of the slots are pinned.
+ *
  * A pin ends when time has come to it (time is what acquire and plan say), and with its namespace.
  * `pin_next_ns` is not above the end of any of them, so that most calls look at one number; when it
  * is reached all are looked at. A pin that holds nothing goes with its lease. */
@@ -60,6 +63,38 @@ void sc_engine_pins_serve(sc_cache *cache)
     }
 }
 
+/* Whether nothing but the pin holds the snapshot. */
+static bool alone(const sc_cache *cache, const struct pin *pin)
+{
+    struct sc_radix_node_info info;
+    sc_node node = SC_NODE_NONE;
+    uint32_t what = 0;
+    sc_status status = sc_radix_receipt_get(cache->radix, pin->receipt, &node, &what);
+    SC_ASSERT(status == SC_OK); /* (10) */
+    return pin->holds && sc_radix_node_get(cache->radix, node, &info) == SC_OK &&
+        info.state_locks == 1;
+}
+
+bool sc_engine_pin_break(sc_cache *cache)
+{
+    uint32_t soonest = UINT32_MAX;
+    for (uint32_t i = 0; i < cache->pin_count; i++) {
+        const struct pin *pin = &cache->pins[i];
+        if (soonest != UINT32_MAX && cache->pins[soonest].until_ns <= pin->until_ns) continue;
+        if (alone(cache, pin)) soonest = i;
+    }
+    if (soonest == UINT32_MAX) return false;
+    pin_end(cache, soonest);
+    return true;
+}
+
+static uint32_t held(const sc_cache *cache)
+{
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < cache->pin_count; i++) count += cache->pins[i].holds;
+    return count;
+}
+
 void sc_engine_pin_move(sc_cache *cache, const struct lease *lease, sc_node node)
 {
     if (lease->hints.pin_until_ns <= cache->now_ns) return; /* most leases have none */
@@ -67,7 +102,9 @@ void sc_engine_pin_move(sc_cache *cache, const struct lease *lease, sc_node node
         struct pin *pin = &cache->pins[i];
         if (pin->lease != lease) continue;
         sc_engine_relock(cache, &pin->receipt, node, SC_RADIX_LOCK_STATE);
+        bool first = !pin->holds;
         pin->holds = true;
+        if (first && held(cache) > cache->pool_slots / 2) (void)sc_engine_pin_break(cache);
         return;
     }
 }

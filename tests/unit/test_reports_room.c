@@ -365,6 +365,61 @@ START_TEST(report_128__an_adapter_loaded_again_is_another)
 }
 END_TEST
 
+/* Pins end by themselves; before, what is not pinned goes first, and they go last but not never. */
+START_TEST(report_141__pins_end_when_their_time_is_over)
+{
+    struct rig_options options = RIG_OPTIONS_INIT;
+    options.slots = 12;
+    options.cache.policy = _i % 2 ? "gittins" : "lru";
+    options.cache.policy_blocks = 1000;
+    start_with(&options);
+    sc_hints pin = {.pin_until_ns = 1000};
+    for (uint32_t i = 0; i < 10; i++) { /* the first five are pinned */
+        sc_request request = {.key = rig_key(&rig, tokens + 100 * i, 32),
+            .hints = i < 5 ? &pin : NULL};
+        rig_ok(req_ask(&rig, &a, &request));
+        req_run(&rig, &a, 32);
+        req_close(&rig, &a, 0, SC_RELEASE_KEEP);
+    }
+    ck_assert_uint_eq(rig_stats(&rig).pins_alive, 5);
+    sc_room got;
+    if (_i < 2) { /* as many are wanted as are not pinned, then one more */
+        rig_ok(sc_cache_evict(rig.cache, 0, rig_room(&rig).slots_evictable, &got));
+        ck_assert_uint_eq(rig_stats(&rig).pins_alive, 5);
+        ck_assert_uint_eq(rig_room(&rig).slots_evictable, 0);
+        rig_ok(sc_cache_evict(rig.cache, 0, 1, &got));
+        ck_assert_uint_eq(got.slots_free, 1);
+        ck_assert_uint_eq(rig_stats(&rig).pins_alive, 4);
+    } else { /* leases that need every slot: the pool is not used up for ever */
+        struct req many[12];
+        uint32_t pins = 5;
+        for (uint32_t i = 0; i < 12; i++) {
+            rig_ok(req_try(&rig, &many[i], tokens + 2000 + 100 * i, 32));
+            pins = (uint32_t)rig_stats(&rig).pins_alive;
+            ck_assert_uint_eq(pins, i < 7 ? 5 : 11 - i);
+        }
+        ck_assert_int_eq(req_try(&rig, &b, tokens + 3500, 32), SC_ERR_NO_SLOT);
+        for (uint32_t i = 0; i < 12; i++) req_close(&rig, &many[i], 0, SC_RELEASE_DISCARD);
+        pin.pin_until_ns = 2000;
+        sc_request request = {.key = rig_key(&rig, tokens, 32), .hints = &pin};
+        rig_ok(req_ask(&rig, &a, &request));
+        req_run(&rig, &a, 32);
+        req_close(&rig, &a, 0, SC_RELEASE_KEEP);
+    }
+    uint64_t left = rig_stats(&rig).pins_alive;
+    rig.now_ns = 500;
+    rig_ok(sc_cache_acquire(rig.cache, NULL, 0, 500, NULL, NULL));
+    rig_ok(sc_cache_acquire(rig.cache, NULL, 0, 5, NULL, NULL)); /* the clock runs backwards */
+    ck_assert_uint_eq(rig_stats(&rig).pins_alive, left);
+    rig_ok(sc_cache_acquire(rig.cache, NULL, 0, 2000, NULL, NULL));
+    ck_assert_uint_eq(rig_stats(&rig).pins_alive, 0);
+    ck_assert_uint_eq(rig_room(&rig).slots_held, 0);
+    rig_ok(sc_cache_evict(rig.cache, 0, 12, &got));
+    ck_assert_uint_eq(rig_room(&rig).slots_free, 12);
+    rig_deinit(&rig);
+}
+END_TEST
+
 /* A request from acquire to release: the device is not asked anything. Builds with assertions fill
  * a slot with NaN when it is handed out, and wait for that: working and frozen slot, two a request;
  * other builds do not. */
@@ -426,6 +481,7 @@ int main(void)
     tcase_add_loop_test(
         tc, report_70__a_retracted_request_has_its_state_or_starts_again, 0, 3);
     ADD(report_128__an_adapter_loaded_again_is_another);
+    tcase_add_loop_test(tc, report_141__pins_end_when_their_time_is_over, 0, 4);
     ADD(report_142__bookkeeping_makes_no_device_call);
     suite_add_tcase(suite, tc);
     return rig_main(suite);
