@@ -9,7 +9,7 @@ must really have happened. A line for each run, a summary at the end; exit statu
              {2 steps in flight and chains of drafts, 3 steps, trees and late stops}; then each
              feature alone
   traces     each *.jsonl.zst below FOLDER: two forms at page 16 and 1, blocks replayed as 16, and
-             one at page 64, blocks replayed as 64
+             one at page 64, blocks replayed as 64, of a third of the requests
 
 --out appends what each run printed with --json, a line each.
 """
@@ -58,8 +58,11 @@ def trace_cells(folder):
 
 
 def run_cell(arguments, wanted, options, out):
+    requests = 240
+    if "--trace" in arguments:
+        requests = 100 if "--scale" in arguments else 300
     result = runs.replay(*arguments, "--no-cold", "--check", str(options.check), "--requests",
-                         str(options.requests or (300 if "--trace" in arguments else 240)))
+                         str(options.requests or requests))
     if out:
         out.write(json.dumps(result) + "\n")
         out.flush()
