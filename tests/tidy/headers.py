@@ -21,6 +21,7 @@ SEES = {
     "kernels": ("api/base",),
     "pool": ("api/base", "kernels"),
     "snapshot": ("api/base", "kernels", "pool"),
+    "snapshot/tier": ("api/base", "kernels", "pool", "snapshot"),
     "radix": ("api/base",),
     "api/engine": ("api/base", "kernels", "pool", "snapshot", "radix"),
 }
@@ -50,8 +51,9 @@ def layer_commands(root, build):
             continue
         inside = str(path.relative_to(root))
         words = shlex.split(entry["command"])
-        for layer in SEES:
-            if inside.startswith(layer + "/") and layer not in commands:
+        owners = [layer for layer in SEES if inside.startswith(layer + "/")]
+        for layer in sorted(owners, key=len)[-1:]:  # the deepest: snapshot/tier before snapshot
+            if layer not in commands:
                 commands[layer] = [words[0]] + [word for number, word in enumerate(words)
                                                 if word.startswith(("-I", "-D", "-std="))
                                                 or words[number - 1] == "-isystem"
