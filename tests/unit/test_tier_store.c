@@ -492,6 +492,29 @@ START_TEST(report_130__hashes_that_collide_lead_to_no_wrong_record)
 }
 END_TEST
 
+/* ... nor when the last edge is equal, and what differs stands in a record before it. */
+START_TEST(report_130__a_collision_is_followed_to_the_root)
+{
+    struct sc_store_options options = tier_options(folder);
+    options.hash_bits = 1;
+    struct sc_store *store = tier_open(&options);
+    struct tier_key key;
+    for (uint32_t n = 32; n <= 64; n += 32) {
+        tier_key_init(&key, 1, n);
+        struct sc_store_record record = tier_record(&key);
+        record.parent_len = n - 32;
+        ck_assert_int_eq(tier_put_record(store, &record, 100, 0, 1, 0), SC_OK);
+    }
+    ck_assert_int_eq(tier_find(store, &key, NULL), SC_STORE_HIT);
+    for (int32_t other = 1; other <= 16; other++) { /* half of them have the same hash */
+        tier_key_init(&key, 1, 64);
+        key.tokens[0] += other;
+        ck_assert_int_eq(tier_find(store, &key, NULL), SC_STORE_ABSENT);
+    }
+    sc_store_close(store);
+}
+END_TEST
+
 START_TEST(report_129__equal_ends_are_not_equal_records)
 {
     struct sc_store_options options = tier_options(folder);
@@ -597,6 +620,7 @@ static Suite *store_suite(void)
     tcase_add_test(tcase, calls__refuse_bad_arguments);
     tcase_add_test(tcase, report_131__a_keys_hash_never_changes);
     tcase_add_test(tcase, report_130__hashes_that_collide_lead_to_no_wrong_record);
+    tcase_add_test(tcase, report_130__a_collision_is_followed_to_the_root);
     tcase_add_test(tcase, report_129__equal_ends_are_not_equal_records);
     tcase_add_test(tcase, report_127__another_adapter_is_a_miss);
     tcase_add_test(tcase, reader__gives_history_shards_and_info);
