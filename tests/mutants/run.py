@@ -21,7 +21,8 @@ import tempfile
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
-LAYERS = ("api/base", "kernels", "pool", "snapshot", "radix", "api/engine")
+LAYERS = ("api/base", "kernels", "pool", "snapshot", "radix", "radix/policy",
+          "api/engine")
 SECONDS = 60  # of processor time
 # Fixed seeds: the simulation, then schedulers in one thread, then threads.
 HUNTS = (
