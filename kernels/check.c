@@ -34,6 +34,14 @@ sc_status sc_kernel_check_index(const char *name, sc_devptr ptr)
     return SC_OK;
 }
 
+sc_status sc_kernel_check_saves(const sc_k_saves *saves)
+{
+    if (saves->count == 0) return SC_OK;
+    SC_TRY(sc_kernel_check_index("saves.row", saves->row));
+    SC_TRY(sc_kernel_check_index("saves.pos", saves->pos));
+    return sc_kernel_check_index("saves.slot", saves->slot);
+}
+
 sc_status sc_kernel_check_stride(const char *name, int64_t stride, uint64_t dense)
 {
     if (stride == 0) return SC_OK;

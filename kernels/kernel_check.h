@@ -17,7 +17,9 @@ sc_status sc_kernel_check_dtype(const char *name, sc_dtype dtype);
 /* Not 0 and aligned to its element. */
 sc_status sc_kernel_check_tensor(const char *name, sc_devptr ptr, sc_dtype dtype);
 sc_status sc_kernel_check_index(const char *name, sc_devptr ptr);
-/* 0 (dense) or dense <= stride <= 2^40 elements. */
+/* The index arrays of saves, if there are any. */
+sc_status sc_kernel_check_saves(const sc_k_saves *saves);
+/* 0 (dense) or dense <= stride <= 2^30 elements. */
 sc_status sc_kernel_check_stride(const char *name, int64_t stride, uint64_t dense);
 /* Base, alignment and a stride of at least `part_bytes`. */
 sc_status sc_kernel_check_slots(const char *name, const sc_k_slots *slots, uint64_t part_elems);

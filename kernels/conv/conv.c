@@ -63,11 +63,7 @@ sc_status sc_k_conv_prefill(sc_backend *backend, const sc_k_conv_prefill_params 
     if (p->position != 0) SC_TRY(sc_kernel_check_index("position", p->position));
     SC_TRY(sc_kernel_check_index("source", p->source));
     SC_TRY(sc_kernel_check_index("dest", p->dest));
-    if (p->saves.count > 0) {
-        SC_TRY(sc_kernel_check_index("saves.row", p->saves.row));
-        SC_TRY(sc_kernel_check_index("saves.pos", p->saves.pos));
-        SC_TRY(sc_kernel_check_index("saves.slot", p->saves.slot));
-    }
+    SC_TRY(sc_kernel_check_saves(&p->saves));
     if (backend->host_memory)
         SC_TRY(sc_kernel_check_rows(&(struct sc_kernel_rows){.row_count = p->row_count,
             .token_count = p->token_count, .row_start = sc_host_ptr(p->row_start),

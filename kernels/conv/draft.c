@@ -21,12 +21,7 @@ static sc_status check_indices(const sc_k_conv_prefill_params *p, sc_devptr pare
     SC_TRY(sc_kernel_check_index("source", p->source));
     if (p->position != 0) SC_TRY(sc_kernel_check_index("position", p->position));
     if (parent != 0) SC_TRY(sc_kernel_check_index("parent", parent));
-    if (p->saves.count > 0) {
-        SC_TRY(sc_kernel_check_index("saves.row", p->saves.row));
-        SC_TRY(sc_kernel_check_index("saves.pos", p->saves.pos));
-        SC_TRY(sc_kernel_check_index("saves.slot", p->saves.slot));
-    }
-    return SC_OK;
+    return sc_kernel_check_saves(&p->saves);
 }
 
 sc_status sc_k_conv_verify(sc_backend *backend, const sc_k_conv_verify_params *params,

@@ -49,12 +49,7 @@ sc_status sc_delta_check_tokens(const sc_k_delta_params *p, bool outputs)
     SC_TRY(sc_kernel_check_index("row_start", p->row_start));
     if (p->position != 0) SC_TRY(sc_kernel_check_index("position", p->position));
     SC_TRY(sc_kernel_check_index("source", p->source));
-    if (p->saves.count > 0) {
-        SC_TRY(sc_kernel_check_index("saves.row", p->saves.row));
-        SC_TRY(sc_kernel_check_index("saves.pos", p->saves.pos));
-        SC_TRY(sc_kernel_check_index("saves.slot", p->saves.slot));
-    }
-    return SC_OK;
+    return sc_kernel_check_saves(&p->saves);
 }
 
 static sc_status check_packed(const sc_k_delta_params *p)

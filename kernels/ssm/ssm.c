@@ -35,12 +35,7 @@ static sc_status check_indices(const sc_k_ssm_params *p)
     if (p->position != 0) SC_TRY(sc_kernel_check_index("position", p->position));
     SC_TRY(sc_kernel_check_index("source", p->source));
     SC_TRY(sc_kernel_check_index("dest", p->dest));
-    if (p->saves.count > 0) {
-        SC_TRY(sc_kernel_check_index("saves.row", p->saves.row));
-        SC_TRY(sc_kernel_check_index("saves.pos", p->saves.pos));
-        SC_TRY(sc_kernel_check_index("saves.slot", p->saves.slot));
-    }
-    return SC_OK;
+    return sc_kernel_check_saves(&p->saves);
 }
 
 sc_status sc_k_ssm(sc_backend *backend, const sc_k_ssm_params *params, sc_stream *stream)
