@@ -109,6 +109,10 @@
  * Never held over device calls: slots that a call takes are prepared after it was given back
  * (evict.c); when that fails, the call takes back what it can and gives up what it cannot.
  *
+ * Who goes. What is leased or in flight is locked in the tree, so is what is pinned (pin.c): no
+ * policy can take it. Of the rest the policy chooses (choose.c); what it does not know, and all of
+ * it where there is none, goes least recently used.
+ *
  * Acquire first, mutate last: whatever may fail (memory of leases, of the drain list, of receipts)
  * is taken before anything changes. What may fail in the middle of a commit (tree nodes, registry
  * entries) costs a save, which is counted, and never the commit.

@@ -104,12 +104,9 @@ static bool learning_create(struct sc_policy *p)
     p->model = sc_heap_calloc(&p->heap, 1, sizeof *p->model);
     if (!p->model) return false;
     pol_model_init(p->model);
-    p->model->ring = sc_heap_calloc(&p->heap, samples, sizeof *p->model->ring);
-    p->model->cap = samples;
-    p->bytes += sizeof *p->model + samples * sizeof *p->model->ring;
-    if (!p->model->ring) return false;
+    p->bytes += sizeof *p->model;
+    if (!pol_samples_create(p, samples)) return false;
     touch_memory(p->model, sizeof *p->model);
-    touch_memory(p->model->ring, samples * sizeof *p->model->ring);
     touch_memory(p->ghosts, ((size_t)ghosts + 1) * sizeof *p->ghosts);
     touch_memory(p->table, ((size_t)p->table_mask + 1) * sizeof *p->table);
     touch_memory(p->cands, p->cand_cap * sizeof *p->cands);
@@ -140,7 +137,7 @@ void sc_policy_destroy(struct sc_policy *p)
     if (!p) return;
     struct sc_heap *heap = &p->heap;
     if (p->model) {
-        sc_heap_free(heap, p->model->ring, p->model->cap * sizeof *p->model->ring);
+        pol_samples_destroy(p);
         sc_heap_free(heap, p->model, sizeof *p->model);
     }
     pol_ghosts_destroy(p);

@@ -79,13 +79,21 @@ struct cand {
 /* One interval of demand. */
 struct sample {
     double start_s;
-    float rest_s;           /* of its age, in the bucket */
-    float weight;           /* product of its multipliers; scratch of fit */
-    uint16_t at[FEATURES];  /* its multipliers */
-    uint16_t cell;          /* stratum and age bucket */
-    uint8_t stratum, bucket;
+    float rest_s;      /* of its age, in the bucket */
+    uint32_t profile;
+    uint16_t cell;     /* stratum and age bucket */
     bool open, event;
 };
+
+/* What intervals have in common: stratum and features. */
+struct profile {
+    uint64_t key;          /* both, packed */
+    uint32_t samples;      /* that have it; 0: free, then `next_free` counts */
+    uint32_t next_free;
+    uint16_t at[FEATURES]; /* its multipliers */
+    uint8_t stratum;
+};
+struct profile_sum { float weight, hits, events; }; /* scratch of a fit */
 
 /* Keys are not negative, so that the bits of a double sort as the number does. */
 struct heap_item { uint64_t key; uint32_t id; };
@@ -106,6 +114,11 @@ struct fit { /* scratch */
 struct model {
     struct sample *ring;
     uint32_t cap;
+    struct profile *profiles; /* [cap + 1], 0 is none */
+    struct profile_sum *sums; /* [cap + 1] */
+    uint32_t profile_used, profile_free;
+    uint32_t *table;          /* key -> profile */
+    uint32_t table_mask;
     uint64_t count;            /* samples ever */
     uint64_t events;
     float multiplier[MULTIPLIERS];
@@ -188,6 +201,14 @@ void pol_model_init(struct model *model);
 uint8_t pol_age_bucket(double age_s);
 int8_t pol_level(const struct model *model, uint8_t stratum, const uint8_t *features);
 double pol_index(struct model *model, uint8_t stratum, int8_t level, uint8_t bucket);
+static inline uint32_t pol_multiplier_at(uint8_t stratum, int feature, uint8_t value)
+{
+    return ((uint32_t)stratum * FEATURES + (uint32_t)feature) * LEVELS_PER_FEATURE + value;
+}
+
+/* policy_samples.c: intervals of demand */
+bool pol_samples_create(struct sc_policy *p, uint32_t cap);
+void pol_samples_destroy(struct sc_policy *p);
 void pol_sample_open(struct sc_policy *p, struct cand *cand);
 void pol_sample_close(struct sc_policy *p, struct cand *cand, bool event);
 void pol_sample_refine(struct sc_policy *p, const struct cand *cand);

@@ -142,7 +142,7 @@ static void learn_path(struct sc_policy *p, struct sc_policy_path *path, struct 
         uint32_t ghost = pol_ghost_find(p, path->hashes[known]);
         if (ghost == 0) break;
         p->path[known] = ghost;
-        p->ghosts[ghost].recent = true;
+        if (!p->ghosts[ghost].recent) p->ghosts[ghost].recent = true; /* a line less to write */
     }
     uint32_t usable = path->len_max / p->options.block_tokens;
     seen->common = known < usable ? known : usable;

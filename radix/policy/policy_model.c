@@ -24,8 +24,9 @@
  * merged with the next one while that is steeper (pool adjacent violators): O(buckets).
  * Computed when a (stratum, level) is first asked for after a refit.
  *
- * Cost of a refit: cap x sweeps x features twice. Memory: the ring, 7,200 multipliers,
- * the tables. */
+ * Intervals with the same stratum and features have one weight: they share a profile
+ * (policy_samples.c). Cost of a refit: (cap + profiles x features) x sweeps, twice. Memory: the
+ * ring, the profiles, 6,720 multipliers, the tables. */
 #include "policy_internal.h"
 
 static const double SHRINK = 10.0, STRATUM_PRIOR = 3.0, DAMP = 0.35;
@@ -56,11 +57,6 @@ uint8_t pol_age_bucket(double age_s)
     return (uint8_t)(age_s >= pol_age_edge[k + 1] ? k + 1 : k);
 }
 
-static uint32_t multiplier_at(uint8_t stratum, int feature, uint8_t value)
-{
-    return ((uint32_t)stratum * FEATURES + (uint32_t)feature) * LEVELS_PER_FEATURE + value;
-}
-
 /* Positions inside a prompt have two features less. */
 static uint32_t feature_count(int stratum)
 {
@@ -72,7 +68,7 @@ int8_t pol_level(const struct model *model, uint8_t stratum, const uint8_t *feat
 {
     double m = 1;
     for (int j = 0; j < FEATURES; j++)
-        m *= model->multiplier[multiplier_at(stratum, j, features[j])];
+        m *= model->multiplier[pol_multiplier_at(stratum, j, features[j])];
     double level = LEVELS_PER_OCTAVE * log2(m);
     if (level >= LEVEL_MAX) return LEVEL_MAX;
     if (level <= -LEVEL_MAX) return -LEVEL_MAX;
@@ -97,7 +93,7 @@ static void index_fill(struct model *model, uint8_t stratum, int8_t level)
     double factor = exp2(level / (double)LEVELS_PER_OCTAVE);
     float *index = model->index[stratum][level + LEVEL_MAX];
     for (int b = AGES - 1; b >= 0; b--) {
-        double q = exp(-model->hazard[stratum * AGES + b] * factor * width(b));
+        double q = expf((float)(-model->hazard[stratum * AGES + b] * factor * width(b)));
         struct segment now = {1 - q, width(b) * (1 + q) * 0.5, q};
         while (top > 0 && stack[top - 1].wanted * now.held >= now.wanted * stack[top - 1].held) {
             const struct segment *next = &stack[--top];
@@ -138,53 +134,6 @@ double pol_rate(struct sc_policy *p, const struct cand *cand, uint32_t ahead,
     return least;
 }
 
-/* --- samples --- */
-
-void pol_sample_open(struct sc_policy *p, struct cand *cand)
-{
-    struct model *model = p->model;
-    struct sample *sample = &model->ring[model->count % model->cap];
-    *sample = (struct sample){.start_s = p->now_s, .stratum = cand->stratum, .open = true};
-    for (int j = 0; j < FEATURES; j++) {
-        sample->at[j] = (uint16_t)multiplier_at(cand->stratum, j, cand->features[j]);
-    }
-    cand->open = ++model->count;
-}
-
-/* The interval that runs has become another one of its class. */
-void pol_sample_refine(struct sc_policy *p, const struct cand *cand)
-{
-    struct model *model = p->model;
-    if (cand->open == 0 || model->count - (cand->open - 1) > model->cap) return;
-    struct sample *sample = &model->ring[(cand->open - 1) % model->cap];
-    for (int j = 0; j < FEATURES; j++) {
-        sample->at[j] = (uint16_t)multiplier_at(cand->stratum, j, cand->features[j]);
-    }
-}
-
-/* Notes the age that the sample has now. */
-static void sample_age(const struct sc_policy *p, struct sample *sample)
-{
-    double age_s = p->now_s - sample->start_s;
-    sample->bucket = pol_age_bucket(age_s);
-    sample->cell = (uint16_t)(sample->stratum * AGES + sample->bucket);
-    sample->rest_s = (float)(age_s - pol_age_edge[sample->bucket]);
-}
-
-void pol_sample_close(struct sc_policy *p, struct cand *cand, bool event)
-{
-    struct model *model = p->model;
-    if (cand->open == 0) return;
-    uint64_t number = cand->open - 1;
-    cand->open = 0;
-    model->events += event;
-    if (model->count - number > model->cap) return; /* overwritten */
-    struct sample *sample = &model->ring[number % model->cap];
-    sample_age(p, sample);
-    sample->open = false;
-    sample->event = event;
-}
-
 /* --- refit --- */
 
 static void fit_start(struct model *model, struct fit *fit)
@@ -195,29 +144,57 @@ static void fit_start(struct model *model, struct fit *fit)
     memset(fit->observed, 0, sizeof fit->observed);
 }
 
-static void fit_event(struct fit *fit, const struct sample *sample)
-{
-    fit->events[sample->cell] += 1;
-    for (int j = 0; j < FEATURES; j++) fit->observed[sample->at[j]] += 1;
-}
-
-/* `first`: ages and events are taken, too, in the same pass over memory. */
-static void fit_exposure(struct sc_policy *p, struct fit *fit, bool first)
+/* Ages of the intervals that run, and events. From the oldest to the newest: ages fall, so that the
+ * bucket is the one before or one of the next. */
+static void fit_ages(struct sc_policy *p, struct fit *fit)
 {
     struct model *model = p->model;
+    uint32_t at = model->count < model->cap ? 0 : (uint32_t)(model->count % model->cap);
+    uint8_t bucket = AGES - 1;
+    for (uint32_t i = 0; i < fit->rows; i++) {
+        struct sample *sample = &model->ring[at];
+        if (++at == model->cap) at = 0;
+        double age_s = p->now_s - sample->start_s;
+        while (bucket > 0 && age_s < pol_age_edge[bucket]) bucket--;
+        /* without branches: which of them run, and which were wanted, cannot be foretold */
+        float event = sample->event, rest_s = (float)(age_s - pol_age_edge[bucket]);
+        uint16_t cell = (uint16_t)(model->profiles[sample->profile].stratum * AGES + bucket);
+        cell = sample->open ? cell : sample->cell;
+        fit->events[cell] += event;
+        model->sums[sample->profile].events += event;
+        sample->cell = cell;
+        sample->rest_s = sample->open ? rest_s : sample->rest_s;
+    }
+}
+
+/* Which strata there are, and how often each value was wanted. */
+static void fit_observed(struct model *model, struct fit *fit)
+{
+    for (uint32_t i = 1; i <= model->profile_used; i++) {
+        const struct profile *profile = &model->profiles[i];
+        float events = model->sums[i].events;
+        model->sums[i].events = 0;
+        if (profile->samples == 0) continue;
+        fit->present[profile->stratum] = true;
+        for (int j = 0; events > 0 && j < FEATURES; j++) fit->observed[profile->at[j]] += events;
+    }
+}
+
+static void fit_exposure(struct model *model, struct fit *fit)
+{
     memset(fit->exposure, 0, sizeof fit->exposure);
     memset(fit->passed, 0, sizeof fit->passed);
     const float *m = model->multiplier;
+    for (uint32_t i = 1; i <= model->profile_used; i++) {
+        const uint16_t *at = model->profiles[i].at;
+        static_assert(FEATURES == 7, "written out");
+        model->sums[i].weight =
+            m[at[0]] * m[at[1]] * m[at[2]] * m[at[3]] * m[at[4]] * m[at[5]] * m[at[6]];
+        model->sums[i].hits = 0;
+    }
     for (uint32_t i = 0; i < fit->rows; i++) {
-        struct sample *sample = &model->ring[i];
-        const uint16_t *at = sample->at;
-        if (first) {
-            fit->present[sample->stratum] = true;
-            if (sample->open) sample_age(p, sample);
-            if (sample->event) fit_event(fit, sample);
-        }
-        float weight = m[at[0]] * m[at[1]] * m[at[2]] * m[at[3]] * m[at[4]] * m[at[5]] * m[at[6]];
-        sample->weight = weight;
+        const struct sample *sample = &model->ring[i];
+        float weight = model->sums[sample->profile].weight;
         fit->exposure[sample->cell] += weight * sample->rest_s;
         fit->passed[sample->cell] += weight; /* all buckets before it */
     }
@@ -262,7 +239,7 @@ static void fit_hazard(struct model *model, struct fit *fit)
 /* Where all are of one class there is nothing to tell apart, and nothing to disturb. */
 static bool one_class(const struct fit *fit, int stratum)
 {
-    uint32_t first = multiplier_at((uint8_t)stratum, FEATURE_CLASS, 0), classes = 0;
+    uint32_t first = pol_multiplier_at((uint8_t)stratum, FEATURE_CLASS, 0), classes = 0;
     for (uint32_t x = first; x < first + LEVELS_PER_FEATURE; x++) classes += fit->expected[x] > 0;
     return classes <= 1;
 }
@@ -273,35 +250,32 @@ static void fit_multipliers(struct model *model, struct fit *fit)
     float *e = fit->expected;
     for (uint32_t i = 0; i < fit->rows; i++) {
         const struct sample *sample = &model->ring[i];
-        const uint16_t *at = sample->at;
-        float hits = sample->weight *
-            (fit->cumulated[sample->cell] + model->hazard[sample->cell] * sample->rest_s);
-        static_assert(FEATURES == 7, "written out: this is the inner loop");
-        e[at[0]] += hits;
-        e[at[1]] += hits;
-        e[at[2]] += hits;
-        e[at[3]] += hits;
-        e[at[4]] += hits;
-        e[at[5]] += hits;
-        e[at[6]] += hits;
+        model->sums[sample->profile].hits +=
+            fit->cumulated[sample->cell] + model->hazard[sample->cell] * sample->rest_s;
+    }
+    for (uint32_t i = 1; i <= model->profile_used; i++) {
+        const uint16_t *at = model->profiles[i].at;
+        float hits = model->sums[i].weight * model->sums[i].hits;
+        for (int j = 0; hits > 0 && j < FEATURES; j++) e[at[j]] += hits;
     }
     for (int s = 0; s < STRATA; s++) {
         if (!fit->present[s]) continue;
         double observed = 1, expected = 1;
-        uint32_t first = multiplier_at((uint8_t)s, 0, 0);
+        uint32_t first = pol_multiplier_at((uint8_t)s, 0, 0);
         for (uint32_t x = first; x < first + LEVELS_PER_FEATURE; x++) {
             observed += fit->observed[x];
             expected += fit->expected[x];
         }
         uint32_t end = first + feature_count(s) * LEVELS_PER_FEATURE;
-        uint32_t class_at = one_class(fit, s) ? multiplier_at((uint8_t)s, FEATURE_CLASS, 0) : end;
+        uint32_t class_at = pol_multiplier_at((uint8_t)s, FEATURE_CLASS, 0);
+        if (!one_class(fit, s)) class_at = end;
         for (uint32_t x = first; x < end; x++) {
             if (fit->expected[x] <= 0) continue;
             if (x >= class_at && x < class_at + LEVELS_PER_FEATURE) continue;
             double m = model->multiplier[x];
             double fresh = (fit->observed[x] + SHRINK) /
                 (fit->expected[x] * observed / expected / m + SHRINK);
-            m *= exp(DAMP * log(fresh / m));
+            m *= expf((float)DAMP * logf((float)(fresh / m)));
             model->multiplier[x] = (float)fmax(0.03, fmin(32, m));
         }
     }
@@ -312,9 +286,11 @@ void pol_fit(struct sc_policy *p)
     struct model *model = p->model;
     struct fit *fit = &model->fit;
     fit_start(model, fit);
+    fit_ages(p, fit);
+    fit_observed(model, fit);
     int sweeps = model->fits < FITS_EARLY ? SWEEPS : SWEEPS_LATER;
     for (int sweep = 0; sweep < sweeps; sweep++) {
-        fit_exposure(p, fit, sweep == 0);
+        fit_exposure(model, fit);
         fit_hazard(model, fit);
         fit_multipliers(model, fit);
     }

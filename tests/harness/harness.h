@@ -173,8 +173,8 @@ void h_print_totals(FILE *out, const struct h_totals *totals);
     X(page) X(chunk0) X(chunk1) X(slots) X(extras) X(kv_ids) X(layout) X(without_kv)               \
     X(lease_max) X(lease_token_max) X(row_max) X(save_max) X(decode_interval) X(path_max)          \
     X(token_max) X(save_flags) X(keep_cuts) X(alphabet) X(wild_tokens) X(prompt_len_max)           \
-    X(scheds) X(leases) X(late) X(depth) X(draft_max) X(marks) X(tails) X(external) X(copy)         \
-    X(hints) X(policy)
+    X(scheds) X(leases) X(late) X(depth) X(draft_max) X(marks) X(tails) X(external)                \
+    X(copy) X(hints) X(policy)
 enum { H_POLICIES = 7 };
 extern const char *const h_policies[H_POLICIES];
 struct h_config {

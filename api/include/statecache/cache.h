@@ -203,9 +203,9 @@ typedef struct sc_hints {
     uint32_t breakpoint_count; /* SC_BREAKPOINTS_MAX at most */
     uint32_t flags;            /* SC_HINT_ */
     /* The end that the lease saves (of the prompt, then of the answer) counts as held until acquire
-     * or plan are told a later time. Pins are soft: the one that ends soonest gives way when a lease
-     * needs a slot, or sc_cache_evict is called, and nothing else is left; when more than half of
-     * the slots are pinned; and when the namespace is closed */
+     * or plan are told a later time. Pins are soft: the one that ends soonest gives way when a
+     * lease needs a slot, or sc_cache_evict is called, and nothing else is left; when more than
+     * half of the slots are pinned; and when the namespace is closed */
     uint64_t pin_until_ns;
     uint64_t ttl_ns;           /* not worth keeping this long after its last use; 0: not known */
     int32_t priority;          /* each step doubles what its states are worth; -16 to 16 */
