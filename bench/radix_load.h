@@ -21,7 +21,8 @@ struct radix_request {
     uint32_t shared;       /* W2: tokens of the prefix */
 };
 
-enum { RADIX_KEY_MAX = 32768, RADIX_WINDOW = 128 };
+/* Tokens of a key at most, and of a turn that is put behind one. */
+enum { RADIX_KEY_MAX = 32768, RADIX_TURN = 256, RADIX_WINDOW = 128 };
 
 struct radix_load {
     bool chats;            /* W1 */

@@ -276,8 +276,8 @@ static double timed_turn(struct serial *s, sc_node from, const int32_t *key, uin
 
 static void turns(struct serial *s, int b)
 {
-    enum { MORE = 256, KEYS = 200 };
-    static int32_t key[RADIX_KEY_MAX + MORE];
+    enum { KEYS = 200 };
+    static int32_t key[RADIX_KEY_MAX + RADIX_TURN];
     struct radix_samples held = {0}, root = {0};
     char name[64];
     for (uint32_t i = 0; i < s->load->count && held.count < KEYS; i++) {
@@ -287,15 +287,15 @@ static void turns(struct serial *s, int b)
         if (bucket_of(full) != b)
             continue;
         memcpy(key, radix_load_key(s->load, i, 0), full * sizeof *key);
-        radix_load_tokens(key + full, MORE, i);
+        radix_load_tokens(key + full, RADIX_TURN, i);
         (void)radix_tree_match(&s->tree, key, full, &match);
         bench_must(sc_radix_node_get(s->tree.radix, match.node, &info), "sc_radix_node_get");
         if (info.end != full)
             continue; /* a later turn goes on within the node */
         struct sc_radix_receipt receipt; /* else the path would go with the turn */
         bench_must(sc_radix_lock(s->tree.radix, match.node, SC_RADIX_LOCK_KV, &receipt), "lock");
-        radix_sample(&held, timed_turn(s, match.node, key, full + MORE));
-        radix_sample(&root, timed_turn(s, SC_NODE_NONE, key, full + MORE));
+        radix_sample(&held, timed_turn(s, match.node, key, full + RADIX_TURN));
+        radix_sample(&root, timed_turn(s, SC_NODE_NONE, key, full + RADIX_TURN));
         bench_must(sc_radix_unlock(s->tree.radix, receipt), "unlock");
     }
     snprintf(name, sizeof name, "insert 256 tokens behind %s, path held", buckets[b].name);

@@ -31,8 +31,8 @@ void radix_tree_open(struct radix_tree *tree, bool with_kv)
     struct sc_radix_options options = {.page_tokens = 1, .grid_tokens = 64, .with_kv = with_kv};
     tree->freed = bench_alloc(FREED_RING, sizeof *tree->freed);
     memset(tree->freed, 1, FREED_RING * sizeof *tree->freed);
-    int32_t *ids = bench_alloc(RADIX_KEY_MAX, sizeof *ids);
-    for (int32_t i = 0; i < RADIX_KEY_MAX; i++)
+    int32_t *ids = bench_alloc(RADIX_KEY_MAX + RADIX_TURN, sizeof *ids);
+    for (int32_t i = 0; i < RADIX_KEY_MAX + RADIX_TURN; i++)
         ids[i] = i;
     tree->ids = ids;
     tree->before = radix_memory_get();
