@@ -29,7 +29,7 @@
  * ring, the profiles, 6,720 multipliers, the tables. */
 #include "policy_internal.h"
 
-static const double SHRINK = 10.0, STRATUM_PRIOR = 3.0, DAMP = 0.35;
+static const double SHRINK = 10.0, STRATUM_PRIOR = 2.0, DAMP = 0.35;
 enum { SWEEPS = 3, SWEEPS_LATER = 1, FITS_EARLY = 50 };
 
 /* 0 1 2 3 4 and then 2^(k/2) cut to whole seconds; the last bucket is as wide as its start. */
