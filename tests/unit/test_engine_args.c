@@ -697,8 +697,8 @@ START_TEST(sc_step_plan__token_overflow)
     cache_options.policy = "lru"; /* hashes no prompts: 2^31 tokens take minutes under TSan */
     rig_ok(sc_cache_create(&cache_options, &rig.cache));
     rig_ok(sc_namespace_open(rig.cache, NULL, 0, 0, &rig.ns));
+    sc_request request = {.key = rig_key(&rig, zeros, TOKENS)};
     for (uint32_t i = 0; i < LEASES; i++) {
-        sc_request request = {.key = rig_key(&rig, zeros, TOKENS)};
         rows[i].to = TOKENS;
         rig_ok(sc_cache_acquire(rig.cache, &request, 1, 0, &rows[i].lease, each));
         ck_assert_int_eq(each[0], SC_OK);
