@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-foreach(name test_engine test_engine_contracts test_engine_scenarios test_engine_args
+foreach(name test_engine test_engine_leases test_engine_cache test_engine_contracts
+        test_engine_scenarios test_engine_args
         test_engine_random test_engine_threads test_engine_flight test_engine_tails
         test_engine_begin test_engine_steady test_engine_replay test_engine_fills
         test_engine_policy)
