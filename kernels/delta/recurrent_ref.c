@@ -12,7 +12,6 @@
  * Bytes moved: each state once in and once out. Cost: about 4 K V multiply-adds a token and
  * head. */
 #include "delta/tokens.h"
-#include "gates/gate_math.h"
 #include "kernel_dispatch.h"
 
 SC_REF_INLINE void block_saves(const float *block, const sc_k_delta_params *p, uint32_t r,
@@ -76,28 +75,6 @@ sc_status SC_HOST_FN(sc_k_delta_recurrent)(const void *params, sc_stream *stream
     return SC_OK;
 }
 
-SC_REF_INLINE void decode_gates(struct tokens *x, const sc_k_delta_decode_params *p, int64_t r,
-    uint32_t hv)
-{
-    const sc_k_delta_shape *s = &p->shape;
-    uint32_t n = s->kind == SC_K_KIND_GDN ? 1 : s->k_dim;
-    float g[SC_K_DIM_MAX], b;
-    if (p->g != 0) {
-        ref_load(g, p->g, SC_DTYPE_F32, (r * s->v_heads + hv) * n, n);
-    } else {
-        int64_t stride = sc_kernel_stride(p->a_stride, (uint64_t)s->v_heads * n);
-        ref_load(g, p->a, p->dtype, r * stride + (int64_t)hv * n, n);
-        ref_gate(g, g, &p->weights, hv, n);
-    }
-    delta_alpha(x->alpha, s, g);
-    if (p->beta != 0) {
-        x->beta[0] = ((const float *)sc_host_ptr(p->beta))[r * s->v_heads + hv];
-    } else {
-        ref_load(&b, p->b, p->dtype, r * sc_kernel_stride(p->b_stride, s->v_heads) + hv, 1);
-        x->beta[0] = ref_beta(b, &p->weights);
-    }
-}
-
 /* Rows v0.. of a head through a block, for what cannot be streamed. */
 SC_REF_INLINE void decode_block(const sc_k_delta_decode_params *p, uint32_t r, int64_t at,
     uint32_t rows, struct tokens *x)
@@ -143,7 +120,7 @@ static void decode_head(const sc_k_delta_decode_params *p, uint32_t r, uint32_t 
     x.count = 1;
     delta_load_qk(x.q, x.k, s, p->qkv, q_at, p->qkv, q_at + qk, p->dtype);
     x.kq[0] = ref_dot(x.k, x.q, s->k_dim);
-    decode_gates(&x, p, r, hv);
+    decode_gates(x.alpha, &x.beta[0], p, r, hv);
     for (uint32_t v0 = 0, rows; v0 < s->v_dim; v0 += rows) {
         rows = block_rows(s, v0);
         ref_load(x.v, p->qkv, p->dtype, at + 2 * qk + head_v + v0, rows);

@@ -4,6 +4,8 @@
 #ifndef SC_DELTA_TOKENS_H
 #define SC_DELTA_TOKENS_H
 
+#include "gates/gate_math.h"
+
 #ifdef __AVX2__
 #include "delta/rows_wide.h"
 #define delta_steps wide_steps
@@ -51,6 +53,29 @@ SC_REF_INLINE void token_load(struct tokens *x, const sc_k_delta_params *p, int6
     ref_load(x->v + (size_t)i * rows, p->v, p->dtype,
         t * sc_kernel_stride(p->v_stride, vo) + (int64_t)hv * s->v_dim + v0, rows);
     x->beta[i] = ((const float *)sc_host_ptr(p->beta))[t * s->v_heads + hv];
+}
+
+/* exp(g) and beta of row r of a decode, given or from raw gates. */
+SC_REF_INLINE void decode_gates(float *alpha, float *beta, const sc_k_delta_decode_params *p,
+    int64_t r, uint32_t hv)
+{
+    const sc_k_delta_shape *s = &p->shape;
+    uint32_t n = s->kind == SC_K_KIND_GDN ? 1 : s->k_dim;
+    float g[SC_K_DIM_MAX], b;
+    if (p->g != 0) {
+        ref_load(g, p->g, SC_DTYPE_F32, (r * s->v_heads + hv) * n, n);
+    } else {
+        int64_t stride = sc_kernel_stride(p->a_stride, (uint64_t)s->v_heads * n);
+        ref_load(g, p->a, p->dtype, r * stride + (int64_t)hv * n, n);
+        ref_gate(g, g, &p->weights, hv, n);
+    }
+    delta_alpha(alpha, s, g);
+    if (p->beta != 0) {
+        *beta = ((const float *)sc_host_ptr(p->beta))[r * s->v_heads + hv];
+    } else {
+        ref_load(&b, p->b, p->dtype, r * sc_kernel_stride(p->b_stride, s->v_heads) + hv, 1);
+        *beta = ref_beta(b, &p->weights);
+    }
 }
 
 #endif

@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Tokens of the selective state space, and one step on rows of S: what every other form of a step
+ * must equal to the bit. */
+#ifndef SC_SSM_STEP_H
+#define SC_SSM_STEP_H
+
+#include "kernel_check.h"
+#include "ref_math.h"
+#include "statecache/kernels_ssm.h"
+
+enum { BLOCK_ELEMS = 16384 }; /* 64 KiB of rows */
+
+/* One head's view of one token; x and y are those of the rows of the block. */
+struct ssm_token {
+    float b[SC_K_DIM_MAX], c[SC_K_DIM_MAX];
+    float x[SC_K_DIM_MAX], y[SC_K_DIM_MAX];
+    float dt, alpha, skip;
+};
+
+/* S <- S alpha + (dt x) B^T, y = S C (+ skip x), then what storing and loading would do to a 16-bit
+ * state. */
+SC_REF_INLINE void ssm_step(float *block, uint32_t rows, uint32_t n, struct ssm_token *k,
+    bool skips, sc_dtype dtype)
+{
+    for (uint32_t v = 0; v < rows; v++) {
+        float *restrict state = block + (size_t)v * n;
+        float write = k->dt * k->x[v], alpha = k->alpha;
+        for (uint32_t i = 0; i < n; i++) state[i] = state[i] * alpha + write * k->b[i];
+        k->y[v] = ref_dot(state, k->c, n);
+    }
+    if (skips)
+        for (uint32_t v = 0; v < rows; v++) k->y[v] += k->skip * k->x[v];
+    ref_round(block, dtype, rows * n);
+}
+
+struct ssm_span {
+    const sc_k_ssm_params *p;
+    uint32_t row, head, p0, rows; /* rows p0.. of a head of a row of the call */
+};
+
+/* Token t of the call, as the span sees it. */
+static inline void ssm_token_load(struct ssm_token *k, const struct ssm_span *s, int64_t t)
+{
+    const sc_k_ssm_params *p = s->p;
+    uint64_t xs = (uint64_t)p->heads * p->head_dim, bs = (uint64_t)p->groups * p->state_dim;
+    int64_t group = (int64_t)(s->head / (p->heads / p->groups)) * p->state_dim;
+    const float *bias = sc_host_ptr(p->dt_bias), *skip = sc_host_ptr(p->d);
+    float raw = 0.0f, rate = ref_exp(((const float *)sc_host_ptr(p->a_log))[s->head]);
+    ref_load(k->b, p->b, p->dtype, t * sc_kernel_stride(p->b_stride, bs) + group, p->state_dim);
+    ref_load(k->c, p->c, p->dtype, t * sc_kernel_stride(p->c_stride, bs) + group, p->state_dim);
+    ref_load(k->x, p->x, p->dtype, t * sc_kernel_stride(p->x_stride, xs)
+        + (int64_t)s->head * p->head_dim + s->p0, s->rows);
+    ref_load(&raw, p->dt, p->dtype, t * sc_kernel_stride(p->dt_stride, p->heads) + s->head, 1);
+    k->dt = ref_softplus(raw + (bias != NULL ? bias[s->head] : 0.0f));
+    k->alpha = ref_exp(-rate * k->dt);
+    k->skip = skip != NULL ? skip[s->head] : 0.0f;
+}
+
+/* Its output, gated. */
+static inline void ssm_token_store(struct ssm_token *k, const struct ssm_span *s, int64_t t)
+{
+    const sc_k_ssm_params *p = s->p;
+    uint64_t dense = (uint64_t)p->heads * p->head_dim;
+    int64_t at = (int64_t)s->head * p->head_dim + s->p0;
+    float z[SC_K_DIM_MAX];
+    if (p->z != 0) {
+        ref_load(z, p->z, p->dtype, t * sc_kernel_stride(p->z_stride, dense) + at, s->rows);
+        for (uint32_t v = 0; v < s->rows; v++) k->y[v] = k->y[v] * ref_silu(z[v]);
+    }
+    ref_store(k->y, p->y, p->dtype, t * sc_kernel_stride(p->y_stride, dense) + at, s->rows);
+}
+
+/* Element offset of the span in a slot. */
+static inline int64_t ssm_part_at(const struct ssm_span *s)
+{
+    return ((int64_t)s->head * s->p->head_dim + s->p0) * s->p->state_dim;
+}
+
+#endif
