@@ -65,6 +65,19 @@ sc_status sc_kernel_check_slots(const char *name, const sc_k_slots *slots, uint6
     return SC_OK;
 }
 
+sc_status sc_kernel_check_initial(const sc_k_slots *initial, uint32_t row_count,
+    uint64_t part_elems)
+{
+    if (initial->base == 0) return SC_OK;
+    SC_TRY(sc_kernel_check_slots("initial", initial, part_elems));
+    if (initial->slot_count != 0 && initial->slot_count < row_count)
+        return SC_FAIL(SC_ERR_INVALID, "initial has %u entries for %u rows", initial->slot_count,
+            row_count);
+    if (row_count > INT32_MAX || row_count > INT64_MAX / initial->slot_stride - 1)
+        return SC_FAIL(SC_ERR_INVALID, "initial: entry %u lies beyond 2^63 bytes", row_count);
+    return SC_OK;
+}
+
 static sc_status check_slot(const sc_k_slots *slots, const char *name, uint32_t i, int32_t slot)
 {
     if (slot <= 0) return SC_OK;

@@ -25,19 +25,13 @@
 #else
 #define WIDE(features, launch)
 #endif
+#define HOST(features, launch)                                                                     \
+    WIDE((features) | SC_KF_INITIAL, launch)                                                       \
+    {"reference", 0, 0, (features) | SC_KF_INITIAL, launch##_ref, 0},
 /* First match wins; compute capability 0 is the host. */
-#define ROWS(features, launch)                                                                     \
-    {                                                                                              \
-        SM90(features, launch##_sm90) WIDE(features, launch)                                       \
-        {"reference", 0, 0, features, launch##_ref, 0},                                            \
-    }
-
+#define ROWS(features, launch) {SM90(features, launch##_sm90) HOST(features, launch)}
 /* No device row so far. */
-#define HOST_ROWS(features, launch)                                                                \
-    {                                                                                              \
-        WIDE(features, launch)                                                                     \
-        {"reference", 0, 0, features, launch##_ref, 0},                                            \
-    }
+#define HOST_ROWS(features, launch) {HOST(features, launch)}
 
 static const struct sc_kernel_row conv_prefill_rows[] = ROWS(REF_STATE, sc_k_conv_prefill);
 static const struct sc_kernel_row conv_update_rows[] = ROWS(REF_STATE, sc_k_conv_update);
@@ -54,6 +48,8 @@ static const struct sc_kernel_row conv_commit_rows[] = HOST_ROWS(REF_STATE, sc_k
 static const struct sc_kernel_row conv_update_spec_rows[] =
     HOST_ROWS(REF_STATE, sc_k_conv_update_spec);
 static const struct sc_kernel_row ssm_rows[] = HOST_ROWS(REF_STATE, sc_k_ssm);
+static const struct sc_kernel_row decode_rows[] = HOST_ROWS(REF_STATE, sc_k_decode);
+static const struct sc_kernel_row qkv_split_rows[] = HOST_ROWS(REF_PLAIN, sc_k_qkv_split);
 
 struct op_table {
     const char *name;
@@ -77,6 +73,8 @@ static const struct op_table op_tables[SC_K_OP_COUNT] = {
     [SC_K_OP_CONV_COMMIT] = OP(CONV_COMMIT, conv_commit_rows),
     [SC_K_OP_CONV_UPDATE_SPEC] = OP(CONV_UPDATE_SPEC, conv_update_spec_rows),
     [SC_K_OP_SSM] = OP(SSM, ssm_rows),
+    [SC_K_OP_DECODE] = OP(DECODE, decode_rows),
+    [SC_K_OP_QKV_SPLIT] = OP(QKV_SPLIT, qkv_split_rows),
 };
 
 static pthread_once_t forced_once = PTHREAD_ONCE_INIT;
@@ -131,9 +129,9 @@ uint32_t sc_kernel_need(sc_dtype dtype, sc_dtype state_dtype)
 
 static const char *feature_names(uint32_t features, char *text, size_t text_bytes)
 {
-    static const char *const names[] = {"f32", "bf16", "state-f32", "state-bf16"};
+    static const char *const names[] = {"f32", "bf16", "state-f32", "state-bf16", "initial"};
     text[0] = '\0';
-    for (uint32_t i = 0; i < 4; i++)
+    for (uint32_t i = 0; i < sizeof names / sizeof names[0]; i++)
         if ((features >> i & 1) != 0) {
             size_t used = strlen(text);
             (void)snprintf(text + used, text_bytes - used, "%s%s", used > 0 ? "+" : "", names[i]);

@@ -24,6 +24,10 @@ sc_status sc_kernel_check_stride(const char *name, int64_t stride, uint64_t dens
 /* Base, alignment and a stride of at least `part_bytes`. */
 sc_status sc_kernel_check_slots(const char *name, const sc_k_slots *slots, uint64_t part_elems);
 
+/* Dense beginnings of `row_count` rows, if there are any. */
+sc_status sc_kernel_check_initial(const sc_k_slots *initial, uint32_t row_count,
+    uint64_t part_elems);
+
 static inline int64_t sc_kernel_stride(int64_t stride, uint64_t dense)
 {
     return stride != 0 ? stride : (int64_t)dense;

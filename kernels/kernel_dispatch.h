@@ -16,7 +16,8 @@ enum sc_kernel_feature {
     SC_KF_F32 = 1u << 0,       /* tensors */
     SC_KF_BF16 = 1u << 1,
     SC_KF_STATE_F32 = 1u << 2, /* slots */
-    SC_KF_STATE_BF16 = 1u << 3
+    SC_KF_STATE_BF16 = 1u << 3,
+    SC_KF_INITIAL = 1u << 4    /* dense beginnings */
 };
 
 /* What a row of the host asks of the processor, as bits. */
@@ -39,6 +40,12 @@ struct sc_kernel_row {
 /* Features that tensors of `dtype` and slots of `state_dtype` (0: none) need; 0 for a dtype that no
  * kernel knows. */
 uint32_t sc_kernel_need(sc_dtype dtype, sc_dtype state_dtype);
+
+/* What dense beginnings need. */
+static inline uint32_t sc_kernel_need_initial(const sc_k_slots *initial)
+{
+    return initial->base != 0 ? SC_KF_INITIAL : 0;
+}
 
 /* First eligible row, or the one that SC_KERNEL_<OP> forces. SC_ERR_UNSUPPORTED with text. */
 sc_status sc_kernel_pick(const sc_backend *backend, sc_k_op op, uint32_t need,
@@ -67,7 +74,9 @@ sc_status sc_kernel_conv_update_check(const sc_backend *backend,
     sc_status sc_k_conv_verify_##row(const void *params, sc_stream *stream);                       \
     sc_status sc_k_conv_commit_##row(const void *params, sc_stream *stream);                       \
     sc_status sc_k_conv_update_spec_##row(const void *params, sc_stream *stream);                  \
-    sc_status sc_k_ssm_##row(const void *params, sc_stream *stream);
+    sc_status sc_k_ssm_##row(const void *params, sc_stream *stream);                               \
+    sc_status sc_k_decode_##row(const void *params, sc_stream *stream);                            \
+    sc_status sc_k_qkv_split_##row(const void *params, sc_stream *stream);
 SC_HOST_LAUNCHERS(ref)
 #ifdef SC_HAVE_WIDE_ROWS
 SC_HOST_LAUNCHERS(avx2)

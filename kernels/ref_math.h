@@ -212,4 +212,29 @@ SC_REF_INLINE sc_devptr ref_slot(const sc_k_slots *slots, int32_t slot)
     return slots->base + (uint64_t)((int64_t)slot * slots->slot_stride);
 }
 
+/* Where row r begins: a slot, an entry of dense beginnings, or (base 0) zeros. */
+struct ref_begin {
+    sc_devptr base;
+    sc_dtype dtype, slots; /* as it lies there; as slots would hold it */
+};
+
+SC_REF_INLINE struct ref_begin ref_begin(const sc_k_slots *slots, const sc_k_slots *initial,
+    int32_t source, uint32_t r)
+{
+    if (initial->base != 0)
+        return (struct ref_begin){ref_slot(initial, (int32_t)r), initial->dtype, slots->dtype};
+    return (struct ref_begin){source > 0 ? ref_slot(slots, source) : 0, slots->dtype,
+        slots->dtype};
+}
+
+SC_REF_INLINE void ref_begin_load(float *restrict out, const struct ref_begin *begin,
+    int64_t offset, uint32_t n)
+{
+    if (begin->base == 0)
+        memset(out, 0, n * sizeof(float));
+    else
+        ref_load(out, begin->base, begin->dtype, offset, n);
+    if (begin->dtype != begin->slots) ref_round(out, begin->slots, n);
+}
+
 #endif

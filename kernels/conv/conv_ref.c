@@ -39,16 +39,13 @@ SC_REF_INLINE void tile_open(struct tile *tile, const sc_k_conv_prefill_params *
     if (p->bias != 0) ref_load(tile->bias, p->bias, p->weight_dtype, channel, tile->n);
 }
 
-SC_REF_INLINE void window_load(struct tile *tile, const sc_k_conv_prefill_params *p, int32_t slot)
+SC_REF_INLINE void window_load(struct tile *tile, const sc_k_conv_prefill_params *p, int32_t slot,
+    uint32_t row)
 {
+    struct ref_begin from = ref_begin(&p->window, &p->initial, slot, row);
     tile->first = 0;
-    for (uint32_t j = 0; j + 1 < p->width; j++) {
-        if (slot == 0)
-            memset(tile->ext[j], 0, sizeof tile->ext[j]);
-        else
-            ref_load(tile->ext[j], ref_slot(&p->window, slot), p->window.dtype,
-                (int64_t)j * p->channels + tile->channel, tile->n);
-    }
+    for (uint32_t j = 0; j + 1 < p->width; j++)
+        ref_begin_load(tile->ext[j], &from, (int64_t)j * p->channels + tile->channel, tile->n);
 }
 
 SC_REF_INLINE void window_store(const struct tile *tile, const sc_k_conv_prefill_params *p,
@@ -127,8 +124,8 @@ SC_REF_INLINE void tile_row(struct tile *tile, const sc_k_conv_prefill_params *p
             ref_store_zero(p->y, p->dtype, (token + t) * y_stride + tile->channel, tile->n);
         return;
     }
-    if (count == 0 && source[row] == dest[row]) return;
-    window_load(tile, p, source[row]);
+    if (count == 0 && source[row] == dest[row] && p->initial.base == 0) return;
+    window_load(tile, p, source[row], row);
     for (uint32_t t = 0; t < count; t++) {
         tile_token(tile, p, token + t);
         if (p->saves.count > 0) tile_saves(tile, p, row, pos + t + 1);
@@ -164,7 +161,7 @@ sc_status SC_HOST_FN(sc_k_conv_update)(const void *params, sc_stream *stream)
         .y_stride = u->y_stride, .dtype = u->dtype, .weight = u->weight, .bias = u->bias,
         .weight_dtype = u->weight_dtype, .act = u->act, .channels = u->channels,
         .width = u->width, .token_count = u->row_count, .row_count = u->row_count,
-        .source = u->source, .dest = u->dest, .window = u->window};
+        .source = u->source, .dest = u->dest, .window = u->window, .initial = u->initial};
     conv(&p, NULL, sc_host_ptr(u->save));
     return SC_OK;
 }

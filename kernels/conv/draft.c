@@ -19,6 +19,8 @@ static sc_status check_indices(const sc_k_conv_prefill_params *p, sc_devptr pare
 {
     SC_TRY(sc_kernel_check_index("row_start", p->row_start));
     SC_TRY(sc_kernel_check_index("source", p->source));
+    SC_TRY(sc_kernel_check_initial(&p->initial, p->row_count,
+        (uint64_t)(p->width - 1) * p->channels));
     if (p->position != 0) SC_TRY(sc_kernel_check_index("position", p->position));
     if (parent != 0) SC_TRY(sc_kernel_check_index("parent", parent));
     return sc_kernel_check_saves(&p->saves);
@@ -34,7 +36,7 @@ sc_status sc_k_conv_verify(sc_backend *backend, const sc_k_conv_verify_params *p
     SC_TRY(sc_conv_check_common(p->channels, p->width, p->dtype, p->act, &p->window));
     SC_TRY(sc_conv_check_weights(p->weight, p->bias, p->weight_dtype));
     SC_TRY(sc_kernel_pick(backend, SC_K_OP_CONV_VERIFY,
-        sc_kernel_need(p->dtype, p->window.dtype), &row));
+        sc_kernel_need(p->dtype, p->window.dtype) | sc_kernel_need_initial(&p->initial), &row));
     SC_REQUIRE(p->dest == 0);
     SC_REQUIRE(p->saves.count == 0);
     if (p->row_count == 0) return SC_OK;

@@ -37,16 +37,14 @@ static void tile_open(struct tile *tile, const sc_k_conv_prefill_params *p, uint
     if (p->bias != 0) ref_load(tile->bias, p->bias, p->weight_dtype, channel, tile->n);
 }
 
-/* History of W-1 inputs from input `first` of a slot's part on; slot 0: zeros. */
+/* History of W-1 inputs, from input `first` of where row r begins on. */
 static void load_history(struct tile *tile, const sc_k_conv_prefill_params *p, int32_t slot,
-    uint32_t first)
+    uint32_t r, uint32_t first)
 {
+    struct ref_begin from = ref_begin(&p->window, &p->initial, slot, r);
     for (uint32_t j = 0; j + 1 < p->width; j++)
-        if (slot == 0)
-            memset(tile->ext[j], 0, sizeof tile->ext[j]);
-        else
-            ref_load(tile->ext[j], ref_slot(&p->window, slot), p->window.dtype,
-                (int64_t)(first + j) * p->channels + tile->channel, tile->n);
+        ref_begin_load(tile->ext[j], &from, (int64_t)(first + j) * p->channels + tile->channel,
+            tile->n);
 }
 
 static void load_token(struct tile *tile, const sc_k_conv_prefill_params *p, int64_t token,
@@ -108,7 +106,7 @@ static void verify_row(struct tile *tile, const sc_k_conv_verify_params *v, uint
                 tile->n);
         return;
     }
-    load_history(tile, p, source, 0);
+    load_history(tile, p, source, r, 0);
     for (uint32_t t = 0; t < count; t++) {
         load_token(tile, p, start + (int64_t)t, t);
         taps_of(tap, p->width, parent, start, (int32_t)t, p->width);
@@ -171,9 +169,9 @@ static void commit_row(struct tile *tile, const sc_k_conv_commit_params *m, uint
     int32_t source = ((const int32_t *)sc_host_ptr(p->source))[r], path[SC_K_DRAFT_MAX];
     int32_t dest = ((const int32_t *)sc_host_ptr(p->dest))[r];
     int64_t first = position != NULL ? position[r] : 0;
-    if (source < 0 || (node[r] < 0 && dest == source)) return;
+    if (source < 0 || (node[r] < 0 && dest == source && p->initial.base == 0)) return;
     uint32_t count = sc_draft_path(sc_host_ptr(m->parent), row_start[r], node[r], path);
-    load_history(tile, p, source, 0);
+    load_history(tile, p, source, r, 0);
     commit_inputs(tile, m, r, path, count);
     for (uint32_t i = 0; i < p->saves.count; i++)
         if (save_row[i] == (int32_t)r)
@@ -210,7 +208,7 @@ static void spec_row(struct tile *tile, const sc_k_conv_prefill_params *p,
         return;
     }
     uint32_t cursor = (uint32_t)((const int32_t *)sc_host_ptr(u->accepted))[r] - 1;
-    load_history(tile, p, slot, cursor);
+    load_history(tile, p, slot, r, cursor);
     for (uint32_t t = 0; t < count; t++) {
         load_token(tile, p, start + t, t);
         taps_of(tap, u->width, NULL, 0, (int32_t)t, u->width);

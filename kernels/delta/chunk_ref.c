@@ -118,17 +118,13 @@ struct head {
     uint32_t k_dim, v_dim;
 };
 
-SC_REF_INLINE void head_load(struct head *h, int32_t slot)
+SC_REF_INLINE void head_load(struct head *h)
 {
     uint32_t k_dim = h->k_dim, v_dim = h->v_dim;
+    struct ref_begin from = delta_begin(h->p, h->row);
     float line[SC_K_DIM_MAX];
-    if (slot == 0) {
-        memset(h->x.state, 0, (size_t)k_dim * v_dim * sizeof(float));
-        return;
-    }
     for (uint32_t v = 0; v < v_dim; v++) {
-        ref_load(line, ref_slot(&h->p->state, slot), h->p->state.dtype,
-            delta_at(&h->p->shape, h->hv, v), k_dim);
+        ref_begin_load(line, &from, delta_at(&h->p->shape, h->hv, v), k_dim);
         for (uint32_t k = 0; k < k_dim; k++) h->x.state[(size_t)k * v_dim + v] = line[k];
     }
 }
@@ -300,7 +296,7 @@ static void head_run(struct head *h)
     int32_t dest = ((const int32_t *)sc_host_ptr(p->dest))[h->row];
     int64_t t = row_start[h->row], end = row_start[h->row + 1];
     int64_t pos = position != NULL ? position[h->row] : 0;
-    head_load(h, ((const int32_t *)sc_host_ptr(p->source))[h->row]);
+    head_load(h);
     while (t < end) {
         int64_t n = p->chunk - pos % p->chunk; /* up to the next grid point */
         if (n > end - t) n = end - t;

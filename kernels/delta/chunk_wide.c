@@ -41,17 +41,18 @@ struct group {
     uint32_t k_dim, v_dim, kp, vp;  /* as they are, and rounded up to 16 */
 };
 
-static void state_load(const struct group *w, uint32_t n, int32_t slot)
+static void state_load(const struct group *w, uint32_t n)
 {
     float *state = w->x.state + (size_t)n * w->kp * w->vp;
-    if (slot == 0 || w->k_dim != w->kp || w->v_dim != w->vp)
+    struct ref_begin from = delta_begin(w->p, w->row);
+    if (from.base == 0 || w->k_dim != w->kp || w->v_dim != w->vp)
         memset(state, 0, (size_t)w->kp * w->vp * sizeof(float));
-    for (uint32_t v = 0; slot > 0 && v < w->v_dim; v += 8) {
+    for (uint32_t v = 0; from.base != 0 && v < w->v_dim; v += 8) {
         float *lines = w->x.lines;
         uint32_t rows = w->v_dim - v < 8 ? w->v_dim - v : 8;
         if (rows < 8 || w->k_dim != w->kp) memset(lines, 0, 8 * (size_t)w->kp * sizeof(float));
         for (uint32_t r = 0; r < rows; r++)
-            ref_load(lines + (size_t)r * w->kp, ref_slot(&w->p->state, slot), w->p->state.dtype,
+            ref_begin_load(lines + (size_t)r * w->kp, &from,
                 delta_at(&w->p->shape, w->hv + n, v + r), w->k_dim);
         for (uint32_t k = 0; k < w->kp; k += 8)
             v16_transpose8(lines + k, w->kp, state + (size_t)k * w->vp + v, w->vp);
@@ -365,8 +366,7 @@ static void group_run(const struct group *w)
     int64_t t = row_start[w->row], end = row_start[w->row + 1];
     int64_t pos = position != NULL ? position[w->row] : 0;
     bool gdn = p->shape.kind == SC_K_KIND_GDN;
-    for (uint32_t i = 0; i < w->count; i++)
-        state_load(w, i, ((const int32_t *)sc_host_ptr(p->source))[w->row]);
+    for (uint32_t i = 0; i < w->count; i++) state_load(w, i);
     while (t < end) {
         int64_t n = p->chunk - pos % p->chunk; /* up to the next grid point */
         if (n > end - t) n = end - t;

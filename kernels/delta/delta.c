@@ -10,6 +10,11 @@
 #include "gates/gates_check.h"
 #include "kernel_dispatch.h"
 
+static uint64_t part_elems(const sc_k_delta_shape *s)
+{
+    return (uint64_t)s->v_heads * s->v_dim * s->k_dim;
+}
+
 sc_status sc_delta_check_shape(const sc_k_delta_shape *s, const sc_k_slots *state)
 {
     SC_REQUIRE(s->kind == SC_K_KIND_GDN || s->kind == SC_K_KIND_KDA);
@@ -22,7 +27,7 @@ sc_status sc_delta_check_shape(const sc_k_delta_shape *s, const sc_k_slots *stat
     SC_REQUIRE(s->v_dim > 0);
     SC_REQUIRE(s->v_dim <= SC_K_DIM_MAX);
     SC_REQUIRE(isfinite(s->scale));
-    return sc_kernel_check_slots("state", state, (uint64_t)s->v_heads * s->v_dim * s->k_dim);
+    return sc_kernel_check_slots("state", state, part_elems(s));
 }
 
 sc_status sc_delta_check_tokens(const sc_k_delta_params *p, bool outputs)
@@ -49,6 +54,7 @@ sc_status sc_delta_check_tokens(const sc_k_delta_params *p, bool outputs)
     SC_TRY(sc_kernel_check_index("row_start", p->row_start));
     if (p->position != 0) SC_TRY(sc_kernel_check_index("position", p->position));
     SC_TRY(sc_kernel_check_index("source", p->source));
+    SC_TRY(sc_kernel_check_initial(&p->initial, p->row_count, part_elems(s)));
     return sc_kernel_check_saves(&p->saves);
 }
 
@@ -77,7 +83,8 @@ sc_status sc_k_delta_recurrent(sc_backend *backend, const sc_k_delta_params *par
     SC_TRY(sc_delta_check_shape(&params->shape, &params->state));
     const struct sc_kernel_row *row = NULL;
     SC_TRY(sc_kernel_pick(backend, SC_K_OP_DELTA_RECURRENT,
-        sc_kernel_need(params->dtype, params->state.dtype), &row));
+        sc_kernel_need(params->dtype, params->state.dtype)
+        | sc_kernel_need_initial(&params->initial), &row));
     if (params->row_count == 0) return SC_OK;
     SC_TRY(check_packed(params));
     if (backend->host_memory) SC_TRY(check_packed_rows(params, 1));
@@ -129,7 +136,8 @@ sc_status sc_k_delta_chunk(sc_backend *backend, const sc_k_delta_params *params,
     SC_TRY(sc_delta_check_shape(&params->shape, &params->state));
     const struct sc_kernel_row *row = NULL;
     SC_TRY(sc_kernel_pick(backend, SC_K_OP_DELTA_CHUNK,
-        sc_kernel_need(params->dtype, params->state.dtype), &row));
+        sc_kernel_need(params->dtype, params->state.dtype)
+        | sc_kernel_need_initial(&params->initial), &row));
     if (params->row_count == 0) return SC_OK;
     SC_TRY(check_packed(params));
     uint64_t need_bytes = 0;
@@ -144,7 +152,7 @@ sc_status sc_k_delta_chunk(sc_backend *backend, const sc_k_delta_params *params,
     return row->launch(params, stream);
 }
 
-static sc_status check_decode_gates(const sc_k_delta_decode_params *p)
+static sc_status check_decode_gates(const sc_k_decode_params *p)
 {
     const sc_k_delta_shape *s = &p->shape;
     uint64_t n = s->kind == SC_K_KIND_GDN ? 1 : s->k_dim;
@@ -162,21 +170,20 @@ static sc_status check_decode_gates(const sc_k_delta_decode_params *p)
     return sc_kernel_check_stride("b", p->b_stride, s->v_heads);
 }
 
-static sc_status decode_check(const sc_backend *backend, const sc_k_delta_decode_params *p,
-    const struct sc_kernel_row **row_out)
+/* All of both decodes but where q, k and v lie. */
+static sc_status decode_check_common(const sc_backend *backend, sc_k_op op,
+    const sc_k_decode_params *p, const struct sc_kernel_row **row_out)
 {
     const sc_k_delta_shape *s = &p->shape;
-    SC_TRY(sc_kernel_check_dtype("qkv and o", p->dtype));
+    SC_TRY(sc_kernel_check_dtype("q, k, v and o", p->dtype));
     SC_TRY(sc_delta_check_shape(s, &p->state));
-    SC_TRY(sc_kernel_pick(backend, SC_K_OP_DELTA_DECODE,
-        sc_kernel_need(p->dtype, p->state.dtype), row_out));
+    SC_TRY(sc_kernel_check_initial(&p->initial, p->row_count, part_elems(s)));
+    SC_TRY(sc_kernel_pick(backend, op, sc_kernel_need(p->dtype, p->state.dtype)
+        | sc_kernel_need_initial(&p->initial), row_out));
     if (p->row_count == 0) return SC_OK;
     SC_REQUIRE(p->row_count <= INT32_MAX);
-    uint64_t vo = (uint64_t)s->v_heads * s->v_dim;
-    SC_TRY(sc_kernel_check_tensor("qkv", p->qkv, p->dtype));
     SC_TRY(sc_kernel_check_tensor("o", p->o, p->dtype));
-    SC_TRY(sc_kernel_check_stride("qkv", p->qkv_stride, 2ull * s->heads * s->k_dim + vo));
-    SC_TRY(sc_kernel_check_stride("o", p->o_stride, vo));
+    SC_TRY(sc_kernel_check_stride("o", p->o_stride, (uint64_t)s->v_heads * s->v_dim));
     SC_TRY(check_decode_gates(p));
     SC_TRY(sc_kernel_check_index("source", p->source));
     SC_TRY(sc_kernel_check_index("dest", p->dest));
@@ -187,6 +194,76 @@ static sc_status decode_check(const sc_backend *backend, const sc_k_delta_decode
             .dest = sc_host_ptr(p->dest), .save = sc_host_ptr(p->save), .save_grid = 1,
             .slots = &p->state}));
     return SC_OK;
+}
+
+static sc_status decode_check(const sc_backend *backend, const sc_k_delta_decode_params *p,
+    const struct sc_kernel_row **row_out)
+{
+    const sc_k_delta_shape *s = &p->shape;
+    SC_TRY(sc_kernel_check_dtype("qkv and o", p->dtype));
+    const sc_k_decode_params apart = delta_unpack(p);
+    SC_TRY(decode_check_common(backend, SC_K_OP_DELTA_DECODE, &apart, row_out));
+    if (p->row_count == 0) return SC_OK;
+    SC_TRY(sc_kernel_check_tensor("qkv", p->qkv, p->dtype));
+    return sc_kernel_check_stride("qkv", p->qkv_stride,
+        2ull * s->heads * s->k_dim + (uint64_t)s->v_heads * s->v_dim);
+}
+
+sc_status sc_k_decode(sc_backend *backend, const sc_k_decode_params *params, sc_stream *stream)
+{
+    const struct sc_kernel_row *row = NULL;
+    SC_REQUIRE(params != NULL);
+    const sc_k_delta_shape *s = &params->shape;
+    SC_TRY(decode_check_common(backend != NULL ? backend : sc_backend_host(), SC_K_OP_DECODE,
+        params, &row));
+    if (params->row_count == 0) return SC_OK;
+    const struct {
+        const char *name;
+        sc_devptr ptr;
+        int64_t stride;
+        uint64_t dense;
+    } in[] = {{"q", params->q, params->q_stride, (uint64_t)s->heads * s->k_dim},
+        {"k", params->k, params->k_stride, (uint64_t)s->heads * s->k_dim},
+        {"v", params->v, params->v_stride, (uint64_t)s->v_heads * s->v_dim}};
+    for (uint32_t i = 0; i < 3; i++) {
+        SC_TRY(sc_kernel_check_tensor(in[i].name, in[i].ptr, params->dtype));
+        SC_TRY(sc_kernel_check_stride(in[i].name, in[i].stride, in[i].dense));
+        if (params->o == in[i].ptr)
+            return SC_FAIL(SC_ERR_INVALID, "o is one of q, k, v");
+    }
+    return row->launch(params, stream);
+}
+
+sc_status sc_k_qkv_split(sc_backend *backend, const sc_k_qkv_split_params *params,
+    sc_stream *stream)
+{
+    const struct sc_kernel_row *row = NULL;
+    SC_REQUIRE(params != NULL);
+    const sc_k_qkv_split_params *p = params;
+    SC_TRY(sc_kernel_check_dtype("qkv", p->dtype));
+    SC_REQUIRE(p->qk_dim > 0);
+    SC_REQUIRE(p->qk_dim <= 1u << 28);
+    SC_REQUIRE(p->v_dim > 0);
+    SC_REQUIRE(p->v_dim <= 1u << 28);
+    SC_REQUIRE(p->token_count <= INT32_MAX);
+    const struct {
+        const char *name;
+        sc_devptr ptr;
+        int64_t stride;
+        uint64_t dense;
+    } all[] = {{"qkv", p->qkv, p->qkv_stride, 2ull * p->qk_dim + p->v_dim},
+        {"q", p->q, p->q_stride, p->qk_dim}, {"k", p->k, p->k_stride, p->qk_dim},
+        {"v", p->v, p->v_stride, p->v_dim}};
+    for (uint32_t i = 0; i < 4; i++) {
+        SC_TRY(sc_kernel_check_stride(all[i].name, all[i].stride, all[i].dense));
+        if (p->token_count > 0 && (i == 0 || all[i].ptr != 0))
+            SC_TRY(sc_kernel_check_tensor(all[i].name, all[i].ptr, p->dtype));
+        if (i > 0 && all[i].ptr == p->qkv && p->qkv != 0)
+            return SC_FAIL(SC_ERR_INVALID, "%s is qkv", all[i].name);
+    }
+    SC_TRY(sc_kernel_pick(backend != NULL ? backend : sc_backend_host(), SC_K_OP_QKV_SPLIT,
+        sc_kernel_need(p->dtype, (sc_dtype)0), &row));
+    return p->token_count > 0 ? row->launch(params, stream) : SC_OK;
 }
 
 sc_status sc_k_delta_decode(sc_backend *backend, const sc_k_delta_decode_params *params,

@@ -43,17 +43,26 @@ SC_REF_INLINE int64_t delta_at(const sc_k_delta_shape *s, uint32_t hv, uint32_t 
     return ((int64_t)hv * s->v_dim + v) * s->k_dim;
 }
 
-/* The state moves from source to dest as it is. */
-static inline void delta_move(const sc_k_delta_params *p, int32_t source, int32_t dest)
+/* Where row r of the call begins. */
+SC_REF_INLINE struct ref_begin delta_begin(const sc_k_delta_params *p, uint32_t r)
 {
-    if (dest <= 0 || dest == source) return;
-    uint64_t bytes = (uint64_t)p->shape.v_heads * p->shape.v_dim * p->shape.k_dim
-        * sc_kernel_elem_bytes(p->state.dtype);
-    if (source == 0)
-        memset(sc_host_ptr(ref_slot(&p->state, dest)), 0, bytes);
-    else
-        memcpy(sc_host_ptr(ref_slot(&p->state, dest)), sc_host_ptr(ref_slot(&p->state, source)),
-            bytes);
+    return ref_begin(&p->state, &p->initial, ((const int32_t *)sc_host_ptr(p->source))[r], r);
+}
+
+/* The state moves from where row r begins to its dest as it is. */
+static inline void delta_move(const sc_k_delta_params *p, uint32_t r)
+{
+    int32_t source = ((const int32_t *)sc_host_ptr(p->source))[r];
+    int32_t dest = ((const int32_t *)sc_host_ptr(p->dest))[r];
+    if (dest <= 0 || (dest == source && p->initial.base == 0)) return;
+    struct ref_begin from = delta_begin(p, r);
+    int64_t elems = (int64_t)p->shape.v_heads * p->shape.v_dim * p->shape.k_dim;
+    float block[SC_K_DIM_MAX];
+    for (int64_t at = 0; at < elems; at += SC_K_DIM_MAX) {
+        uint32_t n = elems - at < SC_K_DIM_MAX ? (uint32_t)(elems - at) : SC_K_DIM_MAX;
+        ref_begin_load(block, &from, at, n);
+        ref_store(block, ref_slot(&p->state, dest), p->state.dtype, at, n);
+    }
 }
 
 /* Does the row need no arithmetic? Then does what is left: zeros for a padded row; for an empty one
@@ -63,7 +72,6 @@ static inline bool delta_row_idle(const sc_k_delta_params *p, uint32_t r)
     const sc_k_delta_shape *s = &p->shape;
     const int32_t *row_start = sc_host_ptr(p->row_start);
     int32_t source = ((const int32_t *)sc_host_ptr(p->source))[r];
-    int32_t dest = ((const int32_t *)sc_host_ptr(p->dest))[r];
     uint32_t count = sc_kernel_row_tokens(row_start, r), vo = s->v_heads * s->v_dim;
     if (source < 0) {
         int64_t stride = sc_kernel_stride(p->o_stride, vo);
@@ -72,7 +80,7 @@ static inline bool delta_row_idle(const sc_k_delta_params *p, uint32_t r)
         return true;
     }
     if (count > 0) return false;
-    delta_move(p, source, dest);
+    delta_move(p, r);
     return true;
 }
 

@@ -44,7 +44,8 @@ static void recurrent_block(const sc_k_delta_params *p, uint32_t r, uint32_t hv,
     int64_t at = delta_at(s, hv, v0), pos = position != NULL ? position[r] : 0;
     float block[BLOCK_ELEMS];
     struct tokens x;
-    block_load(block, &p->state, ((const int32_t *)sc_host_ptr(p->source))[r], at, n);
+    struct ref_begin from = delta_begin(p, r);
+    ref_begin_load(block, &from, at, n);
     for (int64_t t = row_start[r], end = row_start[r + 1]; t < end;) {
         bool save = false;
         for (x.count = 0; t + x.count < end && x.count < TOKENS_MAX && !save;) {
@@ -76,24 +77,25 @@ sc_status SC_HOST_FN(sc_k_delta_recurrent)(const void *params, sc_stream *stream
 }
 
 /* Rows v0.. of a head through a block, for what cannot be streamed. */
-SC_REF_INLINE void decode_block(const sc_k_delta_decode_params *p, uint32_t r, int64_t at,
+SC_REF_INLINE void decode_block(const sc_k_decode_params *p, uint32_t r, int64_t at,
     uint32_t rows, struct tokens *x)
 {
     const int32_t *source = sc_host_ptr(p->source), *dest = sc_host_ptr(p->dest);
     const int32_t *save = sc_host_ptr(p->save);
     uint32_t n = rows * p->shape.k_dim;
     float block[BLOCK_ELEMS];
-    block_load(block, &p->state, source[r], at, n);
+    struct ref_begin from = ref_begin(&p->state, &p->initial, source[r], r);
+    ref_begin_load(block, &from, at, n);
     delta_steps(block, rows, p->shape.k_dim, x, p->state.dtype);
     block_store(block, &p->state, dest[r], at, n);
     if (save != NULL) block_store(block, &p->state, save[r], at, n);
 }
 
 #ifdef __AVX2__
-SC_REF_INLINE void decode_rows(const sc_k_delta_decode_params *p, uint32_t r, int64_t at,
+SC_REF_INLINE void decode_rows(const sc_k_decode_params *p, uint32_t r, int64_t at,
     uint32_t rows, struct tokens *x)
 {
-    if (!wide_knows(p->shape.k_dim)) {
+    if (!wide_knows(p->shape.k_dim) || p->initial.base != 0) {
         decode_block(p, r, at, rows, x);
         return;
     }
@@ -109,31 +111,31 @@ SC_REF_INLINE void decode_rows(const sc_k_delta_decode_params *p, uint32_t r, in
 #define decode_rows decode_block
 #endif
 
-static void decode_head(const sc_k_delta_decode_params *p, uint32_t r, uint32_t hv)
+static void decode_head(const sc_k_decode_params *p, uint32_t r, uint32_t hv)
 {
     const sc_k_delta_shape *s = &p->shape;
-    int64_t qk = (int64_t)s->heads * s->k_dim, vo = (int64_t)s->v_heads * s->v_dim;
-    int64_t at = r * sc_kernel_stride(p->qkv_stride, (uint64_t)(2 * qk + vo));
-    int64_t q_at = at + (int64_t)(hv / (s->v_heads / s->heads)) * s->k_dim;
+    uint64_t qk = (uint64_t)s->heads * s->k_dim, vo = (uint64_t)s->v_heads * s->v_dim;
+    int64_t head_k = (int64_t)(hv / (s->v_heads / s->heads)) * s->k_dim;
     int64_t head_v = (int64_t)hv * s->v_dim;
     struct tokens x;
     x.count = 1;
-    delta_load_qk(x.q, x.k, s, p->qkv, q_at, p->qkv, q_at + qk, p->dtype);
+    delta_load_qk(x.q, x.k, s, p->q, r * sc_kernel_stride(p->q_stride, qk) + head_k, p->k,
+        r * sc_kernel_stride(p->k_stride, qk) + head_k, p->dtype);
     x.kq[0] = ref_dot(x.k, x.q, s->k_dim);
-    decode_gates(x.alpha, &x.beta[0], p, r, hv);
+    apart_gates(x.alpha, &x.beta[0], p, r, hv);
     for (uint32_t v0 = 0, rows; v0 < s->v_dim; v0 += rows) {
         rows = block_rows(s, v0);
-        ref_load(x.v, p->qkv, p->dtype, at + 2 * qk + head_v + v0, rows);
+        ref_load(x.v, p->v, p->dtype, r * sc_kernel_stride(p->v_stride, vo) + head_v + v0, rows);
         decode_rows(p, r, delta_at(s, hv, v0), rows, &x);
         ref_store(x.o, p->o, p->dtype,
-            r * sc_kernel_stride(p->o_stride, (uint64_t)vo) + head_v + v0, rows);
+            r * sc_kernel_stride(p->o_stride, vo) + head_v + v0, rows);
     }
 }
 
-sc_status SC_HOST_FN(sc_k_delta_decode)(const void *params, sc_stream *stream)
+sc_status SC_HOST_FN(sc_k_decode)(const void *params, sc_stream *stream)
 {
     (void)stream;
-    const sc_k_delta_decode_params *p = params;
+    const sc_k_decode_params *p = params;
     const int32_t *source = sc_host_ptr(p->source);
     uint32_t vo = p->shape.v_heads * p->shape.v_dim;
     for (uint32_t r = 0; r < p->row_count; r++) {
@@ -143,5 +145,32 @@ sc_status SC_HOST_FN(sc_k_delta_decode)(const void *params, sc_stream *stream)
         }
         for (uint32_t hv = 0; hv < p->shape.v_heads; hv++) decode_head(p, r, hv);
     }
+    return SC_OK;
+}
+
+sc_status SC_HOST_FN(sc_k_delta_decode)(const void *params, sc_stream *stream)
+{
+    const sc_k_decode_params p = delta_unpack(params);
+    return SC_HOST_FN(sc_k_decode)(&p, stream);
+}
+
+sc_status SC_HOST_FN(sc_k_qkv_split)(const void *params, sc_stream *stream)
+{
+    (void)stream;
+    const sc_k_qkv_split_params *p = params;
+    uint64_t elem_bytes = sc_kernel_elem_bytes(p->dtype), qk = p->qk_dim, v = p->v_dim;
+    uint64_t pitch = (uint64_t)sc_kernel_stride(p->qkv_stride, 2 * qk + v) * elem_bytes;
+    const struct {
+        sc_devptr to;
+        int64_t stride;
+        uint64_t first, width;
+    } parts[] = {{p->q, p->q_stride, 0, qk}, {p->k, p->k_stride, qk, qk},
+        {p->v, p->v_stride, 2 * qk, v}};
+    for (uint32_t i = 0; i < 3; i++)
+        for (uint64_t t = 0; parts[i].to != 0 && t < p->token_count; t++)
+            memcpy(sc_host_ptr(parts[i].to + t * elem_bytes
+                    * (uint64_t)sc_kernel_stride(parts[i].stride, parts[i].width)),
+                sc_host_ptr(p->qkv + t * pitch + parts[i].first * elem_bytes),
+                parts[i].width * elem_bytes);
     return SC_OK;
 }

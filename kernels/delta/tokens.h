@@ -4,6 +4,7 @@
 #ifndef SC_DELTA_TOKENS_H
 #define SC_DELTA_TOKENS_H
 
+#include "delta/delta_check.h"
 #include "gates/gate_math.h"
 
 #ifdef __AVX2__
@@ -18,15 +19,6 @@ SC_REF_INLINE uint32_t block_rows(const sc_k_delta_shape *s, uint32_t v0)
 {
     uint32_t most = BLOCK_ELEMS / s->k_dim;
     return s->v_dim - v0 < most ? s->v_dim - v0 : most;
-}
-
-SC_REF_INLINE void block_load(float *block, const sc_k_slots *state, int32_t slot, int64_t at,
-    uint32_t n)
-{
-    if (slot == 0)
-        memset(block, 0, n * sizeof(float));
-    else
-        ref_load(block, ref_slot(state, slot), state->dtype, at, n);
 }
 
 SC_REF_INLINE void block_store(const float *block, const sc_k_slots *state, int32_t slot,
@@ -56,7 +48,7 @@ SC_REF_INLINE void token_load(struct tokens *x, const sc_k_delta_params *p, int6
 }
 
 /* exp(g) and beta of row r of a decode, given or from raw gates. */
-SC_REF_INLINE void decode_gates(float *alpha, float *beta, const sc_k_delta_decode_params *p,
+SC_REF_INLINE void apart_gates(float *alpha, float *beta, const sc_k_decode_params *p,
     int64_t r, uint32_t hv)
 {
     const sc_k_delta_shape *s = &p->shape;
@@ -76,6 +68,13 @@ SC_REF_INLINE void decode_gates(float *alpha, float *beta, const sc_k_delta_deco
         ref_load(&b, p->b, p->dtype, r * sc_kernel_stride(p->b_stride, s->v_heads) + hv, 1);
         *beta = ref_beta(b, &p->weights);
     }
+}
+
+SC_REF_INLINE void decode_gates(float *alpha, float *beta, const sc_k_delta_decode_params *p,
+    int64_t r, uint32_t hv)
+{
+    const sc_k_decode_params apart = delta_unpack(p);
+    apart_gates(alpha, beta, &apart, r, hv);
 }
 
 #endif

@@ -49,7 +49,7 @@ sc_status sc_k_delta_verify(sc_backend *backend, const sc_k_delta_verify_params 
     SC_TRY(sc_kernel_check_dtype("q, k, v, o", p->dtype));
     SC_TRY(sc_delta_check_shape(&p->shape, &p->state));
     SC_TRY(sc_kernel_pick(backend, SC_K_OP_DELTA_VERIFY,
-        sc_kernel_need(p->dtype, p->state.dtype), &row));
+        sc_kernel_need(p->dtype, p->state.dtype) | sc_kernel_need_initial(&p->initial), &row));
     SC_TRY(sc_k_delta_verify_scratch(backend, params, &need_bytes));
     SC_REQUIRE(p->dest == 0);
     SC_REQUIRE(p->saves.count == 0);
@@ -82,7 +82,7 @@ sc_status sc_k_delta_commit(sc_backend *backend, const sc_k_delta_commit_params 
     SC_TRY(sc_kernel_check_dtype("k and v", p->dtype));
     SC_TRY(sc_delta_check_shape(&p->shape, &p->state));
     SC_TRY(sc_kernel_pick(backend, SC_K_OP_DELTA_COMMIT,
-        sc_kernel_need(p->dtype, p->state.dtype), &row));
+        sc_kernel_need(p->dtype, p->state.dtype) | sc_kernel_need_initial(&p->initial), &row));
     if (p->row_count == 0) return SC_OK;
     SC_TRY(sc_delta_check_tokens(p, false));
     SC_TRY(sc_kernel_check_index("dest", p->dest));

@@ -85,7 +85,8 @@ static void verify_block(const sc_k_delta_verify_params *p, struct nodes *n, uin
     uint32_t elems = rows * s->k_dim, count = sc_kernel_row_tokens(row_start, r);
     int64_t at = delta_at(s, hv, v0);
     float first[SC_VERIFY_ROWS * SC_K_DIM_MAX];
-    block_load(first, &c->state, ((const int32_t *)sc_host_ptr(c->source))[r], at, elems);
+    struct ref_begin begin = delta_begin(c, r);
+    ref_begin_load(first, &begin, at, elems);
     for (uint32_t t = 0; t < count; t++) {
         int32_t from = sc_draft_parent(parent, row_start[r], (int32_t)t);
         float *block = n->rows + (size_t)t * SC_VERIFY_ROWS * s->k_dim;
@@ -149,7 +150,8 @@ static void commit_block(const sc_k_delta_commit_params *p, uint32_t r, uint32_t
     struct tokens x;
     c.q = c.k; /* outputs are of no interest */
     c.q_stride = c.k_stride;
-    block_load(block, &c.state, ((const int32_t *)sc_host_ptr(c.source))[r], at, n);
+    struct ref_begin from = delta_begin(&c, r);
+    ref_begin_load(block, &from, at, n);
     for (uint32_t i = 0; i < count;) {
         int64_t save = -1;
         for (x.count = 0; i < count && x.count < TOKENS_MAX && save < 0;) {
@@ -193,13 +195,13 @@ sc_status SC_HOST_FN(sc_k_delta_commit)(const void *params, sc_stream *stream)
     const sc_k_delta_commit_params *p = params;
     const sc_k_delta_params *c = &p->tokens;
     const int32_t *row_start = sc_host_ptr(c->row_start), *source = sc_host_ptr(c->source);
-    const int32_t *node = sc_host_ptr(p->node), *dest = sc_host_ptr(c->dest);
+    const int32_t *node = sc_host_ptr(p->node);
     int32_t path[SC_K_DRAFT_MAX];
     for (uint32_t r = 0; r < c->row_count; r++) {
         if (source[r] < 0) continue;
         uint32_t count = sc_draft_path(sc_host_ptr(p->parent), row_start[r], node[r], path);
         if (count == 0)
-            delta_move(c, source[r], dest[r]);
+            delta_move(c, r);
         else if (p->states.base != 0)
             commit_copy(p, r, path, count);
         else

@@ -56,7 +56,10 @@ sc_status sc_k_ssm(sc_backend *backend, const sc_k_ssm_params *params, sc_stream
     SC_REQUIRE(p->token_count <= INT32_MAX);
     SC_TRY(sc_kernel_check_slots("state", &p->state,
         (uint64_t)p->heads * p->head_dim * p->state_dim));
-    SC_TRY(sc_kernel_pick(backend, SC_K_OP_SSM, sc_kernel_need(p->dtype, p->state.dtype), &row));
+    SC_TRY(sc_kernel_check_initial(&p->initial, p->row_count,
+        (uint64_t)p->heads * p->head_dim * p->state_dim));
+    SC_TRY(sc_kernel_pick(backend, SC_K_OP_SSM, sc_kernel_need(p->dtype, p->state.dtype)
+        | sc_kernel_need_initial(&p->initial), &row));
     if (p->row_count == 0) return SC_OK;
     SC_TRY(check_tensors(p));
     SC_TRY(check_indices(p));

@@ -35,12 +35,9 @@ static void span_run(const struct ssm_span *s)
     int64_t count = sc_kernel_row_tokens(row_start, s->row);
     float block[BLOCK_ELEMS];
     struct ssm_token k;
-    if (count == 0 && source[s->row] == dest[s->row]) return;
-    if (source[s->row] == 0)
-        memset(block, 0, (size_t)s->rows * p->state_dim * sizeof(float));
-    else
-        ref_load(block, ref_slot(&p->state, source[s->row]), p->state.dtype, ssm_part_at(s),
-            s->rows * p->state_dim);
+    if (count == 0 && source[s->row] == dest[s->row] && p->initial.base == 0) return;
+    struct ref_begin from = ref_begin(&p->state, &p->initial, source[s->row], s->row);
+    ref_begin_load(block, &from, ssm_part_at(s), s->rows * p->state_dim);
     for (int64_t t = 0; t < count; t++) {
         ssm_token_load(&k, s, start + t);
         ssm_step(block, s->rows, p->state_dim, &k, p->d != 0, p->state.dtype);

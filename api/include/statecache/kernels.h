@@ -12,6 +12,9 @@
  *   source[r]   -1 (any negative): no row. Its outputs are zeros, no state is read or written.
  *                0: from the zero state; slot 0 is never read.
  *               >0: the state in that slot, read in place.
+ *               With `initial` (its base not 0) a row that is none of -1 begins with entry r of
+ *               that dense array [row_count][part] instead, rounded to the dtype of the slots,
+ *               whatever its source (pass 0).
  *   dest[r]     <= 0: the state after the row is not stored; > 0: stored there (may equal
  *               source[r]).
  *   row_start   [row_count + 1]: tokens row_start[r] .. row_start[r+1] - 1 of the packed batch. A
@@ -111,6 +114,7 @@ typedef struct sc_k_conv_prefill_params {
     sc_devptr dest;      /* [row_count] int32 */
     sc_k_saves saves;    /* at any position within the row */
     sc_k_slots window;   /* [slot][width - 1][channels] */
+    sc_k_slots initial;  /* base not 0: dense beginnings, [row_count][width - 1][channels] */
 } sc_k_conv_prefill_params;
 
 SC_API sc_status sc_k_conv_prefill(sc_backend *backend, const sc_k_conv_prefill_params *params,
@@ -135,6 +139,7 @@ typedef struct sc_k_conv_update_params {
     sc_devptr save;   /* [row_count] int32: second destination, <= 0: none; or 0 */
     sc_k_slots window;
     bool window_settled; /* a promise like state_settled below, for windows and weights */
+    sc_k_slots initial;  /* as in sc_k_conv_prefill_params */
 } sc_k_conv_update_params;
 
 SC_API sc_status sc_k_conv_update(sc_backend *backend, const sc_k_conv_update_params *params,
@@ -268,6 +273,7 @@ typedef struct sc_k_delta_params {
     uint32_t chunk;      /* chunk form: 16, 32 or 64; recurrent: ignored */
     sc_devptr scratch;   /* chunk form: 64-byte aligned, of no other call that may run meanwhile */
     uint64_t scratch_bytes;
+    sc_k_slots initial;  /* base not 0: dense beginnings, [row_count] parts like those of `state` */
 } sc_k_delta_params;
 
 /** Token by token; 16-bit states are rounded after each. Same bits as as many decode steps. */
@@ -308,9 +314,60 @@ typedef struct sc_k_delta_decode_params {
      * stream still runs: that kernel writes neither source slots of this part nor index arrays nor
      * weights. True in any model of more than one layer, whose kernels come in turns. */
     bool state_settled;
+    sc_k_slots initial; /* as in sc_k_delta_params */
 } sc_k_delta_decode_params;
 
 SC_API sc_status sc_k_delta_decode(sc_backend *backend, const sc_k_delta_decode_params *params,
+    sc_stream *stream);
+
+/** The same from q, k and v in places of their own. On the host the bits of sc_k_delta_decode(). */
+typedef struct sc_k_decode_params {
+    sc_devptr q;      /* [row_count, q_stride]: heads * k_dim used */
+    sc_devptr k;      /* [row_count, k_stride]: heads * k_dim used */
+    sc_devptr v;      /* [row_count, v_stride]: v_heads * v_dim used */
+    sc_devptr o;      /* out [row_count, o_stride]: v_heads * v_dim written */
+    int64_t q_stride; /* elements; 0: dense */
+    int64_t k_stride;
+    int64_t v_stride;
+    int64_t o_stride;
+    sc_dtype dtype;   /* of q, k, v, o, a, b */
+    sc_devptr g;      /* these as in sc_k_delta_decode_params */
+    sc_devptr beta;
+    sc_devptr a;
+    sc_devptr b;
+    int64_t a_stride;
+    int64_t b_stride;
+    sc_k_gate_weights weights;
+    sc_k_delta_shape shape;
+    uint32_t row_count;
+    sc_devptr source; /* [row_count] int32 */
+    sc_devptr dest;   /* [row_count] int32 */
+    sc_devptr save;   /* [row_count] int32: second destination, <= 0 none; or 0 */
+    sc_k_slots state;
+    sc_k_slots initial;
+} sc_k_decode_params;
+
+SC_API sc_status sc_k_decode(sc_backend *backend, const sc_k_decode_params *params,
+    sc_stream *stream);
+
+/** Copies the columns [q | k | v] of a packed batch, as the conv left it, to three tensors: for
+ * kernels of others. The forms above need no such copy; they take strides. No output overlaps. */
+typedef struct sc_k_qkv_split_params {
+    sc_devptr qkv;      /* [token_count, qkv_stride]: 2 * qk_dim + v_dim used */
+    sc_devptr q;        /* out [token_count, q_stride]: qk_dim written; 0: left out */
+    sc_devptr k;        /* out [token_count, k_stride]: qk_dim written; 0: left out */
+    sc_devptr v;        /* out [token_count, v_stride]: v_dim written; 0: left out */
+    int64_t qkv_stride; /* elements; 0: dense */
+    int64_t q_stride;
+    int64_t k_stride;
+    int64_t v_stride;
+    sc_dtype dtype;     /* F32 or BF16 */
+    uint32_t qk_dim;    /* of all heads: heads * k_dim */
+    uint32_t v_dim;     /* of all heads: v_heads * v_dim */
+    uint32_t token_count;
+} sc_k_qkv_split_params;
+
+SC_API sc_status sc_k_qkv_split(sc_backend *backend, const sc_k_qkv_split_params *params,
     sc_stream *stream);
 
 /** sc_k_conv_update(), then sc_k_delta_decode() on what it made: a layer's decode step, for layers
@@ -338,7 +395,9 @@ typedef enum sc_k_op {
     SC_K_OP_CONV_COMMIT = 11,
     SC_K_OP_CONV_UPDATE_SPEC = 12,
     SC_K_OP_SSM = 13, /* kernels_ssm.h */
-    SC_K_OP_COUNT = 14
+    SC_K_OP_DECODE = 14,
+    SC_K_OP_QKV_SPLIT = 15,
+    SC_K_OP_COUNT = 16
 } sc_k_op;
 
 /** Name of the kernel row that serves `op` on `backend` for tensors of `dtype` and states of

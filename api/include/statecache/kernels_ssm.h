@@ -50,6 +50,7 @@ typedef struct sc_k_ssm_params {
     sc_devptr dest;      /* [row_count] int32 */
     sc_k_saves saves;    /* at any position within the row */
     sc_k_slots state;    /* [slot][heads][head_dim][state_dim] */
+    sc_k_slots initial;  /* base not 0: dense beginnings, [row_count] parts like those of `state` */
 } sc_k_ssm_params;
 
 SC_API sc_status sc_k_ssm(sc_backend *backend, const sc_k_ssm_params *params, sc_stream *stream);
