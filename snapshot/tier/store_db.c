@@ -276,7 +276,7 @@ static sc_status check_length(struct sc_store *store, const char *path)
     return SC_OK;
 }
 
-/* Extent files are made after the format was committed. */
+/* Extent files are made after the metadata. */
 static bool has_extents(const struct sc_store *store)
 {
     char path[4200];
@@ -298,72 +298,94 @@ static sc_status open_tables(struct sc_store *store, MDB_txn *txn)
             mdb_dbi_open(txn, tables[i].name, tables[i].flags | MDB_CREATE, handles[i]));
         if (rc) return db_fail(store, rc, "opening a table");
     }
+    return SC_OK;
+}
+
+static sc_status read_format(struct sc_store *store, MDB_txn *txn)
+{
     char name[] = "format";
     MDB_val key = {sizeof name - 1, name}, value;
     int rc = DB(store, "mdb_get", mdb_get(txn, store->meta, &key, &value));
     if (rc == MDB_NOTFOUND) {
-        MDB_stat stat_nodes;
-        rc = mdb_stat(txn, store->nodes, &stat_nodes);
-        if (rc) return db_fail(store, rc, "reading about the metadata");
-        if (stat_nodes.ms_entries > 0) {
-            return SC_FAIL(SC_ERR_CORRUPT, "%.100s: records, but no format", store->folder);
-        }
-        if (has_extents(store)) {
-            return SC_FAIL(SC_ERR_CORRUPT, "%.100s: extent files, but no metadata: remove them "
-                "to start anew", store->folder);
-        }
-        return write_format(store, txn);
+        return SC_FAIL(SC_ERR_CORRUPT, "%.100s is not a store of statecache, or lost its format",
+            store->folder);
     }
     if (rc) return db_fail(store, rc, "reading the format");
-    SC_TRY(check_format(store, &value));
-    return SC_OK;
+    return check_format(store, &value);
 }
 
-/* A power cut while the store was made can leave the first two pages half written; nothing is lost
- * with a file that never had more. */
-static void remove_unfinished(const struct sc_store *store, const char *path)
+static sc_status env_open(struct sc_store *store, const char *path, unsigned flags)
 {
-    struct stat stat_now;
-    if (has_extents(store) || stat(path, &stat_now) != 0) return;
-    if (stat_now.st_size <= 2 * sysconf(_SC_PAGESIZE)) (void)unlink(path);
-}
-
-static sc_status env_open(struct sc_store *store)
-{
-    char path[4200];
     int rc = DB(store, "mdb_env_create", mdb_env_create(&store->env));
     if (rc) {
         store->env = NULL;
         return db_fail(store, rc, "opening metadata");
     }
-    (void)snprintf(path, sizeof path, "%s/lock.mdb", store->folder);
-    (void)unlink(path);
-    (void)snprintf(path, sizeof path, "%s/data.mdb", store->folder);
-    remove_unfinished(store, path);
     rc = DB(store, "mdb_env_set_maxdbs", mdb_env_set_maxdbs(store->env, 4));
     if (rc == 0) rc = mdb_env_set_maxreaders(store->env, READERS_MAX);
     if (rc == 0) rc = mdb_env_set_mapsize(store->env, (size_t)store->options.map_bytes);
     if (rc == 0) {
         rc = DB(store, "mdb_env_open",
-            mdb_env_open(store->env, store->folder, MDB_NOTLS | MDB_NORDAHEAD, 0600));
+            mdb_env_open(store->env, path, flags | MDB_NOTLS | MDB_NORDAHEAD, 0600));
     }
-    if (rc) return db_fail(store, rc, "opening metadata");
-    return check_length(store, path);
+    return rc ? db_fail(store, rc, "opening metadata") : SC_OK;
+}
+
+static sc_status with_tables(struct sc_store *store,
+    sc_status (*then)(struct sc_store *store, MDB_txn *txn))
+{
+    MDB_txn *txn = NULL;
+    SC_TRY(db_begin_write(store, &txn));
+    sc_status status = open_tables(store, txn);
+    if (status == SC_OK) status = then(store, txn);
+    if (status == SC_OK) return db_commit(store, txn);
+    mdb_txn_abort(txn);
+    return status;
+}
+
+/* LMDB makes its first pages without a sync, so that a cut may leave any of them: they are made
+ * under another name, which is changed when they are on disk. */
+static sc_status make_metadata(struct sc_store *store, const char *path)
+{
+    char made[4200], parent[4200];
+    (void)snprintf(made, sizeof made, "%s/new.mdb", store->folder);
+    (void)snprintf(parent, sizeof parent, "%s/..", store->folder);
+    (void)unlink(made);
+    sc_status status = env_open(store, made, MDB_NOSUBDIR | MDB_NOLOCK);
+    if (status == SC_OK) status = with_tables(store, write_format);
+    db_close(store);
+    if (status == SC_OK) {
+        int code = sc_tier_fault(store->options.faults, "rename");
+        if (code == 0 && rename(made, path) != 0) code = errno;
+        if (code) status = tier_io_fail(code, "naming the metadata");
+    }
+    if (status == SC_OK) status = tier_io_sync_folder(&store->io, store->folder);
+    if (status == SC_OK) status = tier_io_sync_folder(&store->io, parent);
+    if (status != SC_OK) (void)unlink(made);
+    return status;
+}
+
+static sc_status find_metadata(struct sc_store *store, const char *path)
+{
+    if (access(path, F_OK) == 0) return SC_OK;
+    if (has_extents(store)) {
+        return SC_FAIL(SC_ERR_CORRUPT, "%.100s: extent files, but no metadata: remove them to "
+            "start anew", store->folder);
+    }
+    return make_metadata(store, path);
 }
 
 sc_status db_open(struct sc_store *store)
 {
+    char path[4200];
     MDB_txn *txn = NULL;
-    sc_status status = env_open(store);
-    if (status == SC_OK) status = db_begin_write(store, &txn);
-    if (status == SC_OK) {
-        status = open_tables(store, txn);
-        if (status == SC_OK) {
-            status = db_commit(store, txn);
-        } else {
-            mdb_txn_abort(txn);
-        }
-    }
+    (void)snprintf(path, sizeof path, "%s/lock.mdb", store->folder);
+    (void)unlink(path);
+    (void)snprintf(path, sizeof path, "%s/data.mdb", store->folder);
+    SC_TRY(find_metadata(store, path));
+    sc_status status = env_open(store, store->folder, 0);
+    if (status == SC_OK) status = check_length(store, path);
+    if (status == SC_OK) status = with_tables(store, read_format);
     if (status == SC_OK) status = space_open_files(store);
     if (status == SC_OK) status = db_begin_read(store, &txn);
     if (status == SC_OK) {
