@@ -29,7 +29,7 @@ static inline void tier_folder_make(char *path, size_t bytes, bool quick)
     ck_assert_ptr_nonnull(mkdtemp(path));
 }
 
-static inline void tier_folder_remove(const char *path)
+static inline void tier_folder_empty(const char *path)
 {
     char name[600];
     DIR *folder = opendir(path);
@@ -40,6 +40,11 @@ static inline void tier_folder_remove(const char *path)
         (void)unlink(name);
     }
     (void)closedir(folder);
+}
+
+static inline void tier_folder_remove(const char *path)
+{
+    tier_folder_empty(path);
     (void)rmdir(path);
 }
 
