@@ -1,0 +1,338 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Power cuts (tier_power.h): threads store, replace, drop, evict and reopen while everything that
+ * reaches the disk is written down. From images of any moment the store opens, is clean, has what
+ * was acknowledged, gives nothing but what was stored, and goes on.
+ *
+ * SC_TEST_SCALE=1000 makes 1,000 cuts. */
+#include <pthread.h>
+#include <sys/wait.h>
+
+#include "support/test_scale.h"
+#include "tier_power.h"
+#include "tier_sequences.h"
+
+enum { CUTS = 100, CUTS_A_RUN = 25, WORKERS = 3, TURNS = 16, FACTS_MAX = 1024, KEPT = 100 };
+
+static char folder[200], image[200];
+
+static void make(void)
+{
+    tier_folder_make(folder, sizeof folder, true);
+    tier_folder_make(image, sizeof image, true);
+}
+
+static void clean(void)
+{
+    tier_folder_remove(folder);
+    tier_folder_remove(image);
+}
+
+/* ---- what is known about records ---- */
+
+struct fact {
+    struct tier_sequence what;
+    uint64_t acked, gone; /* when; UINT64_MAX: never */
+    bool has_child, has_kv_child;
+};
+
+struct run {
+    struct sc_store *store;
+    struct sc_store_options options;
+    bool evicts;
+    struct fact facts[FACTS_MAX];
+    _Atomic uint32_t fact_count;
+};
+
+struct worker {
+    struct run *run;
+    struct sc_prng prng;
+    uint32_t first, turns;
+    uint32_t own[FACTS_MAX], own_count; /* facts that nobody else touches */
+};
+
+static struct fact *fact_add(struct worker *worker, const struct tier_sequence *what)
+{
+    uint32_t at = atomic_fetch_add(&worker->run->fact_count, 1);
+    ck_assert_uint_lt(at, FACTS_MAX);
+    worker->own[worker->own_count++] = at;
+    worker->run->facts[at] = (struct fact){*what, UINT64_MAX, UINT64_MAX, false,
+        false};
+    return &worker->run->facts[at];
+}
+
+/* One of its own that is there for all it knows, and that no KV hangs on. */
+static struct fact *fact_any(struct worker *worker)
+{
+    if (worker->own_count == 0) return NULL;
+    struct fact *fact = &worker->run->facts[worker->own[sc_prng_below(&worker->prng,
+        worker->own_count)]];
+    return fact->acked != UINT64_MAX && fact->gone == UINT64_MAX && !fact->has_kv_child ? fact :
+        NULL;
+}
+
+/* ---- what the threads do ---- */
+
+static bool store_one(struct worker *worker, const struct tier_sequence *what)
+{
+    struct fact *fact = fact_add(worker, what);
+    if (tier_sequence_put(worker->run->store, what) != SC_OK) return false;
+    fact->acked = power_now();
+    return true;
+}
+
+static struct tier_sequence fresh(struct worker *worker)
+{
+    return (struct tier_sequence){.sequence = worker->first++, .token_count = 20,
+        .value = worker->first % 8 == 0 ? KEPT : 0};
+}
+
+static void store_child(struct worker *worker)
+{
+    struct fact *parent = fact_any(worker);
+    /* once a sequence: another version would take the place of the first */
+    if (!parent || parent->what.token_count != 20 || parent->what.version > 0) return;
+    if (parent->has_child) return;
+    parent->has_child = true;
+    struct tier_sequence what = parent->what;
+    what.parent_len = 20;
+    what.token_count = 40;
+    what.kv = sc_prng_below(&worker->prng, 2) == 0;
+    if (store_one(worker, &what) && what.kv) parent->has_kv_child = true;
+}
+
+static void replace(struct worker *worker)
+{
+    struct fact *old = fact_any(worker);
+    if (!old || old->what.kv) return;
+    struct tier_sequence what = old->what;
+    what.version++;
+    old->gone = power_now();
+    (void)store_one(worker, &what);
+}
+
+static void store_group(struct worker *worker)
+{
+    enum { GROUP = 3 };
+    struct sc_store_put *puts[GROUP];
+    struct fact *facts[GROUP];
+    sc_status each[GROUP];
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < GROUP; i++) {
+        struct tier_sequence what = fresh(worker);
+        facts[count] = fact_add(worker, &what);
+        sc_status status = tier_sequence_begin(worker->run->store, &what, &puts[count]);
+        if (status == SC_OK && puts[count]) count++;
+    }
+    if (count == 0 || sc_store_commit(worker->run->store, puts, count, 0, each) != SC_OK) return;
+    uint64_t acked = power_now();
+    for (uint32_t i = 0; i < count; i++) {
+        if (each[i] == SC_OK) facts[i]->acked = acked;
+    }
+}
+
+static void drop(struct worker *worker)
+{
+    struct fact *fact = fact_any(worker);
+    struct sc_store_info info;
+    if (!fact || !tier_sequence_is_there(worker->run->store, &fact->what, &info)) return;
+    fact->gone = power_now();
+    (void)sc_store_drop(worker->run->store, info.id);
+}
+
+static void *work(void *arg)
+{
+    struct worker *worker = arg;
+    for (uint32_t turn = 0; turn < worker->turns; turn++) {
+        uint64_t chance = sc_prng_below(&worker->prng, 100);
+        struct tier_sequence what = fresh(worker);
+        struct sc_store_gc gc;
+        if (chance < 40) (void)store_one(worker, &what);
+        else if (chance < 60) store_child(worker);
+        else if (chance < 72) replace(worker);
+        else if (chance < 82) store_group(worker);
+        else if (chance < 95) drop(worker);
+        else (void)sc_store_gc(worker->run->store, &gc);
+    }
+    return NULL;
+}
+
+/* The workers' threads on an open store, then closed. */
+static void session(struct run *run, struct worker *workers, uint32_t turns)
+{
+    pthread_t threads[WORKERS];
+    run->store = tier_open(&run->options);
+    for (uint32_t i = 0; i < WORKERS; i++) {
+        workers[i].turns = turns;
+        ck_assert_int_eq(pthread_create(&threads[i], NULL, work, &workers[i]), 0);
+    }
+    for (uint32_t i = 0; i < WORKERS; i++) ck_assert_int_eq(pthread_join(threads[i], NULL), 0);
+    sc_store_close(run->store);
+    run->store = NULL;
+}
+
+static void record_run(struct run *run, uint64_t seed)
+{
+    struct worker *workers = calloc(WORKERS, sizeof *workers);
+    run->options = tier_options(folder);
+    run->options.uring = seed & 1 ? SC_STORE_AUTO : SC_STORE_OFF;
+    run->options.direct = seed & 2 ? SC_STORE_AUTO : SC_STORE_OFF;
+    run->evicts = (seed & 4) != 0;
+    if (run->evicts) run->options.bytes_max = 2 << 20;
+    for (uint32_t i = 0; i < WORKERS; i++) {
+        workers[i].run = run;
+        workers[i].first = 1 + i * 100000;
+        sc_prng_seed(&workers[i].prng, seed * 64 + i);
+    }
+    atomic_store(&run->fact_count, 0);
+    tier_folder_empty(folder);
+    power_start(folder);
+    session(run, workers, TURNS);
+    session(run, workers, TURNS / 2);
+    power_stop();
+    free(workers);
+}
+
+/* ---- after a cut ---- */
+
+/* Evictions take what is worth least: not what is worth KEPT. */
+static bool must_be_there(const struct run *run, const struct fact *fact, uint64_t cut)
+{
+    if (fact->acked > cut || fact->gone <= cut) return false;
+    return !run->evicts || fact->what.value == KEPT;
+}
+
+static const char *check_store(const struct run *run, struct sc_store *store, uint64_t cut,
+    uint64_t *acked_out)
+{
+    uint64_t records = 0;
+    const char *fault = tier_sequences_check(store, &records);
+    if (fault) return fault;
+    for (uint32_t i = 0; i < atomic_load(&run->fact_count); i++) {
+        const struct fact *fact = &run->facts[i];
+        if (!must_be_there(run, fact, cut)) continue;
+        if (!tier_sequence_is_there(store, &fact->what, NULL)) {
+            return "a record that was acknowledged is gone";
+        }
+        *acked_out += 1;
+    }
+    /* it goes on: one more, and then all may go and leave nothing behind */
+    struct tier_sequence what = {.sequence = 900000, .token_count = 20, .value = KEPT};
+    if (tier_sequence_put(store, &what) != SC_OK) return "nothing can be stored";
+    fault = tier_sequences_check(store, &records);
+    if (fault) return fault;
+    if (sc_store_evict(store, UINT64_MAX / 2, NULL) != SC_OK) return "nothing can be evicted";
+    struct sc_store_stats stats = tier_stats(store);
+    return stats.used_bytes || stats.pending_bytes || stats.record_count ?
+        "what was evicted holds blocks" : NULL;
+}
+
+/* NULL, or what is wrong with an image of that moment. */
+static const char *one_cut(const struct run *run, uint64_t cut, uint64_t seed, uint64_t *acked_out)
+{
+    struct sc_prng prng;
+    struct sc_store *store = NULL;
+    struct sc_store_options options = run->options;
+    options.folder = image;
+    sc_prng_seed(&prng, seed);
+    tier_folder_empty(image);
+    power_image(cut, &prng, image);
+    sc_status status = sc_store_open(&options, &store);
+    if (status != SC_OK) {
+        (void)fprintf(stderr, "%s: %s\n", sc_status_name(status), sc_last_error()->text);
+        return "open fails";
+    }
+    const char *fault = check_store(run, store, cut, acked_out);
+    sc_store_close(store);
+    return fault;
+}
+
+/* Some cuts are early, where the store is made. */
+static uint64_t cut_of(uint64_t seed)
+{
+    uint64_t random = sc_mix64(seed), end = power_now();
+    return 1 + random / 8 % (random % 8 == 0 && end > 60 ? 60 : end);
+}
+
+/* A damaged image may end the process: in a child it is noticed all the same. */
+static bool is_noticed(const struct run *run, uint64_t cut, uint64_t seed)
+{
+    uint64_t acked = 0;
+    int code = 0;
+    pid_t child = fork();
+    ck_assert_int_ge(child, 0);
+    if (child == 0) _exit(one_cut(run, cut, seed, &acked) ? 1 : 0);
+    ck_assert_int_eq(waitpid(child, &code, 0), child);
+    return !WIFEXITED(code) || WEXITSTATUS(code) != 0;
+}
+
+/* ---- tests ---- */
+
+START_TEST(power__any_cut_leaves_a_store_with_what_was_acknowledged)
+{
+    struct run *run = calloc(1, sizeof *run);
+    uint64_t cuts = test_scaled(CUTS, 20), acked = 0;
+    struct power_count all = {0};
+    for (uint64_t i = 0; i < cuts; i++) {
+        if (i % CUTS_A_RUN == 0) {
+            record_run(run, i / CUTS_A_RUN);
+            struct power_count count = power_counted();
+            all.writes += count.writes;
+            all.ring_writes += count.ring_writes;
+            all.dsync_writes += count.dsync_writes;
+            all.syncs += count.syncs;
+        }
+        uint64_t cut = cut_of(i);
+        const char *fault = one_cut(run, cut, i, &acked);
+        ck_assert_msg(!fault, "run %llu, cut %llu at %llu: %s",
+            (unsigned long long)(i / CUTS_A_RUN), (unsigned long long)i, (unsigned long long)cut,
+            fault);
+    }
+    (void)printf("%llu cuts of %llu writes (%llu by io_uring, %llu O_DSYNC) and %llu syncs: "
+        "%llu acknowledged records were there\n", (unsigned long long)cuts,
+        (unsigned long long)all.writes, (unsigned long long)all.ring_writes,
+        (unsigned long long)all.dsync_writes, (unsigned long long)all.syncs,
+        (unsigned long long)acked);
+    /* all ways of writing were seen: else the record is not what it says */
+    ck_assert_uint_gt(all.ring_writes, cuts < 50 ? 0 : 20);
+    ck_assert_uint_gt(all.dsync_writes, 20);
+    ck_assert_uint_gt(all.syncs, all.dsync_writes);
+    ck_assert_uint_gt(acked, cuts);
+    free(run);
+}
+END_TEST
+
+/* Without the syncs of the payloads, or of LMDB's pages, the same cuts find a fault. */
+START_TEST(power__a_missing_sync_is_noticed)
+{
+    static const char *const missing[2] = {"extent-", "data.mdb"};
+    struct run *run = calloc(1, sizeof *run);
+    uint64_t noticed = 0, i = 0;
+    power_hide_syncs(missing[_i]);
+    for (; i < 100 && noticed == 0; i++) {
+        if (i % CUTS_A_RUN == 0) record_run(run, i / CUTS_A_RUN);
+        noticed += is_noticed(run, cut_of(i), i);
+    }
+    power_hide_syncs(NULL);
+    (void)printf("without syncs of %s*: noticed by cut %llu\n", missing[_i],
+        (unsigned long long)i);
+    ck_assert_uint_eq(noticed, 1);
+    free(run);
+}
+END_TEST
+
+static Suite *power_suite(void)
+{
+    Suite *suite = suite_create("tier/power");
+    TCase *tcase = tcase_create("power");
+    tcase_set_timeout(tcase, 3600);
+    tcase_add_checked_fixture(tcase, make, clean);
+    tcase_add_test(tcase, power__any_cut_leaves_a_store_with_what_was_acknowledged);
+    tcase_add_loop_test(tcase, power__a_missing_sync_is_noticed, 0, 2);
+    suite_add_tcase(suite, tcase);
+    return suite;
+}
+
+int main(void)
+{
+    return tier_main(power_suite());
+}
