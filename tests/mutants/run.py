@@ -21,7 +21,7 @@ import tempfile
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
-LAYERS = ("api/base", "kernels", "pool", "snapshot", "radix", "radix/policy",
+LAYERS = ("api/base", "kernels", "pool", "snapshot", "snapshot/tier", "radix", "radix/policy",
           "api/engine")
 SECONDS = 60  # of processor time
 # Fixed seeds: the simulation, then schedulers in one thread, then threads.
@@ -32,6 +32,16 @@ HUNTS = (
     ("threads", ["tests/stress/statecache-stress", "--threads", "4", "--seconds", "8",
                  "--seed", "7", "--quiet", "--shrink", "0", "--out", "finding.script"]),
 )
+
+
+def hunts_of(patches):
+    """The hunts of each patch: those above, or the unit test that its second line names."""
+    named = {}
+    for patch in patches:
+        line = (patch.read_text().splitlines() + ["", ""])[1]
+        test = re.fullmatch(r"# found by (test_\w+)", line)
+        named[patch] = ((test[1], ["tests/unit/" + test[1]]),) if test else HUNTS
+    return named
 
 
 def run(command, cwd, **more):
@@ -66,14 +76,16 @@ def copy_tree(root, tree):
             path.unlink()
 
 
-def build(tree, out):
+def build(tree, out, hunts):
+    """What the build says when it fails."""
     if not (out / "build.ninja").is_file():
         done = run(["cmake", "-S", str(tree), "-B", str(out), "-G", "Ninja",
                     "-DCMAKE_BUILD_TYPE=RelWithDebInfo", "-DSC_ASSERT_LEVEL=2",
                     "-DSC_BUILD_BENCH=OFF", "-DSC_WITH_CUDA=OFF"], tree)
         if done.returncode:
             return done.stdout
-    done = run(["cmake", "--build", str(out), "--target", "test_sim", "statecache-stress"], tree)
+    targets = [pathlib.Path(command[0]).name for _, command in hunts]
+    done = run(["cmake", "--build", str(out), "--target", *dict.fromkeys(targets)], tree)
     return done.stdout if done.returncode else None
 
 
@@ -83,10 +95,10 @@ def spent():
     return usage.ru_utime + usage.ru_stime
 
 
-def hunt(out):
+def hunt(out, hunts):
     """(what found it, seconds, first line) or None."""
     start = spent()
-    for name, command in HUNTS:
+    for name, command in hunts:
         left = int(SECONDS - (spent() - start))
         if left <= 0:
             break
@@ -135,7 +147,7 @@ def check(patches):
     return 1 if bad else 0
 
 
-def test_mutant(patch, tree, out):
+def test_mutant(patch, tree, out, hunts):
     """True when it was found."""
     print(f"{patch.stem:28} ", end="", flush=True)
     done = apply(tree, patch)
@@ -143,11 +155,11 @@ def test_mutant(patch, tree, out):
         print(f"does not apply: {done.stdout}")
         return False
     try:
-        broken = build(tree, out)
+        broken = build(tree, out, hunts)
         if broken:
             print(f"does not build:\n{broken[-2000:]}")
             return False
-        found = hunt(out)
+        found = hunt(out, hunts)
     finally:
         apply(tree, patch, "--reverse")
     if not found:
@@ -174,14 +186,16 @@ def main():
     tree, out = ROOT / "build/mutants/tree", ROOT / "build/mutants/build"
     tree.mkdir(parents=True, exist_ok=True)
     copy_tree(ROOT, tree)
-    broken = build(tree, out)
+    named = hunts_of(patches)
+    hunts = list({hunt[0]: hunt for own in named.values() for hunt in own}.values())
+    broken = build(tree, out, hunts)
     if broken:
         sys.exit(f"clean code does not build:\n{broken[-4000:]}")
-    clean = hunt(out)
+    clean = hunt(out, hunts)
     if clean:
         sys.exit(f"clean code fails on these seeds, {clean[0]}: {clean[2]}")
     print("clean code passes")
-    found = sum(test_mutant(patch, tree, out) for patch in patches)
+    found = sum(test_mutant(patch, tree, out, named[patch]) for patch in patches)
     print(f"{found} of {len(patches)} mutants found")
     return 0 if found == len(patches) else 1
 

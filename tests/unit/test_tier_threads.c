@@ -112,12 +112,119 @@ START_TEST(report_107__readers_see_a_whole_record_or_none)
 }
 END_TEST
 
+/* ---- a reader that does not end ---- */
+
+enum { HELD_KEYS = 40, STALL_TURNS = 15 };
+
+/* One thread is held up inside a transaction that reads, as by other work of the machine. */
+struct held {
+    struct sc_tier_faults faults;
+    struct sc_store *store;
+    _Atomic bool hold, is_held;
+    _Atomic uint32_t progress;
+    _Atomic bool over;
+    uint32_t failed;
+};
+
+static _Thread_local bool is_the_reader;
+
+static int hold_up(void *ctx, const char *what)
+{
+    struct held *held = ctx;
+    if (!is_the_reader || strcmp(what, "mdb_get") != 0) return 0;
+    atomic_store(&held->is_held, true);
+    while (atomic_load(&held->hold)) (void)usleep(1000);
+    return 0;
+}
+
+static void *read_held(void *arg)
+{
+    struct held *held = arg;
+    is_the_reader = true;
+    (void)tier_reason(held->store, 1, 20);
+    return NULL;
+}
+
+/* Each needs new pages of the map, and gives back old ones that the reader still sees. */
+static void *replace_many(void *arg)
+{
+    struct held *held = arg;
+    struct tier_key *key = malloc(sizeof *key);
+    for (uint32_t i = 0; i < 100; i++) {
+        tier_key_init(key, i % 4, 20);
+        struct sc_store_record record = tier_record(key);
+        record.numerics = 100 + i;
+        held->failed += tier_put_record(held->store, &record, 100, 0, i, 0) != SC_OK;
+        atomic_fetch_add(&held->progress, 1);
+    }
+    atomic_store(&held->over, true);
+    free(key);
+    return NULL;
+}
+
+static void *drop_many(void *arg)
+{
+    struct held *held = arg;
+    for (uint32_t id = 0; id < HELD_KEYS; id++) {
+        held->failed += sc_store_drop(held->store, id) != SC_OK;
+        atomic_fetch_add(&held->progress, 1);
+    }
+    atomic_store(&held->over, true);
+    return NULL;
+}
+
+/* Lets the reader go once the writer has come no further for a while. True when it had to wait. */
+static bool let_go_when_stalled(struct held *held)
+{
+    uint32_t last = UINT32_MAX, same = 0;
+    while (!atomic_load(&held->over) && same < STALL_TURNS) {
+        uint32_t progress = atomic_load(&held->progress);
+        same = progress == last ? same + 1 : 0;
+        last = progress;
+        (void)usleep(20000);
+    }
+    atomic_store(&held->hold, false);
+    return same == STALL_TURNS;
+}
+
+/* A full map whose pages a reader holds: writers wait for it, and nothing is refused or evicted. */
+START_TEST(map__writers_wait_for_a_reader_that_holds_its_pages)
+{
+    char folder[200];
+    struct held held = {.faults = {hold_up, &held}, .hold = true};
+    pthread_t reader, writer;
+    tier_folder_make(folder, sizeof folder, true);
+    struct sc_store_options options = tier_options(folder);
+    options.map_bytes = 256 << 10;
+    options.faults = &held.faults;
+    held.store = tier_open(&options);
+    for (uint32_t i = 0; i < HELD_KEYS; i++) {
+        ck_assert_int_eq(tier_put(held.store, i, 20, 0, 100), SC_OK);
+    }
+    ck_assert_int_eq(pthread_create(&reader, NULL, read_held, &held), 0);
+    while (!atomic_load(&held.is_held)) (void)usleep(1000);
+    ck_assert_int_eq(pthread_create(&writer, NULL, _i ? drop_many : replace_many, &held), 0);
+    bool waited = let_go_when_stalled(&held);
+    ck_assert_int_eq(pthread_join(writer, NULL), 0);
+    ck_assert_int_eq(pthread_join(reader, NULL), 0);
+    ck_assert(waited);
+    struct sc_store_stats stats = tier_stats(held.store);
+    ck_assert_uint_eq(held.failed, 0);
+    ck_assert_uint_eq(stats.evicted_count, 0);
+    ck_assert_uint_eq(stats.refused_map, 0);
+    ck_assert_uint_eq(tier_verify(held.store), _i ? 0 : HELD_KEYS);
+    sc_store_close(held.store);
+    tier_folder_remove(folder);
+}
+END_TEST
+
 static Suite *threads_suite(void)
 {
     Suite *suite = suite_create("tier/threads");
     TCase *tcase = tcase_create("threads");
     tcase_set_timeout(tcase, 600);
     tcase_add_loop_test(tcase, report_107__readers_see_a_whole_record_or_none, 0, 4);
+    tcase_add_loop_test(tcase, map__writers_wait_for_a_reader_that_holds_its_pages, 0, 2);
     suite_add_tcase(suite, tcase);
     return suite;
 }
