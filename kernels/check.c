@@ -65,6 +65,17 @@ sc_status sc_kernel_check_slots(const char *name, const sc_k_slots *slots, uint6
     return SC_OK;
 }
 
+sc_status sc_kernel_check_scratch(sc_devptr scratch, uint64_t bytes, uint64_t need_bytes)
+{
+    enum { ALIGN = 64 };
+    if (scratch == 0 || scratch % ALIGN != 0)
+        return SC_FAIL(SC_ERR_INVALID, "scratch is 0 or not aligned to %d bytes", ALIGN);
+    if (bytes < need_bytes)
+        return SC_FAIL(SC_ERR_INVALID, "scratch has %llu bytes, needs %llu",
+            (unsigned long long)bytes, (unsigned long long)need_bytes);
+    return SC_OK;
+}
+
 sc_status sc_kernel_check_initial(const sc_k_slots *initial, uint32_t row_count,
     uint64_t part_elems)
 {

@@ -50,6 +50,9 @@ static const struct sc_kernel_row conv_update_spec_rows[] =
 static const struct sc_kernel_row ssm_rows[] = HOST_ROWS(REF_STATE, sc_k_ssm);
 static const struct sc_kernel_row decode_rows[] = HOST_ROWS(REF_STATE, sc_k_decode);
 static const struct sc_kernel_row qkv_split_rows[] = HOST_ROWS(REF_PLAIN, sc_k_qkv_split);
+static const struct sc_kernel_row ssm_chunk_rows[] = HOST_ROWS(REF_STATE, sc_k_ssm_chunk);
+static const struct sc_kernel_row project_rows[] = HOST_ROWS(REF_PLAIN, sc_k_project);
+static const struct sc_kernel_row move_rows[] = HOST_ROWS(REF_PLAIN | SC_KF_I8, sc_k_move);
 
 struct op_table {
     const char *name;
@@ -75,6 +78,9 @@ static const struct op_table op_tables[SC_K_OP_COUNT] = {
     [SC_K_OP_SSM] = OP(SSM, ssm_rows),
     [SC_K_OP_DECODE] = OP(DECODE, decode_rows),
     [SC_K_OP_QKV_SPLIT] = OP(QKV_SPLIT, qkv_split_rows),
+    [SC_K_OP_SSM_CHUNK] = OP(SSM_CHUNK, ssm_chunk_rows),
+    [SC_K_OP_PROJECT] = OP(PROJECT, project_rows),
+    [SC_K_OP_MOVE] = OP(MOVE, move_rows),
 };
 
 static pthread_once_t forced_once = PTHREAD_ONCE_INIT;
@@ -129,7 +135,8 @@ uint32_t sc_kernel_need(sc_dtype dtype, sc_dtype state_dtype)
 
 static const char *feature_names(uint32_t features, char *text, size_t text_bytes)
 {
-    static const char *const names[] = {"f32", "bf16", "state-f32", "state-bf16", "initial"};
+    static const char *const names[] = {"f32", "bf16", "state-f32", "state-bf16", "initial",
+        "int8"};
     text[0] = '\0';
     for (uint32_t i = 0; i < sizeof names / sizeof names[0]; i++)
         if ((features >> i & 1) != 0) {

@@ -24,6 +24,8 @@ sc_status sc_kernel_check_stride(const char *name, int64_t stride, uint64_t dens
 /* Base, alignment and a stride of at least `part_bytes`. */
 sc_status sc_kernel_check_slots(const char *name, const sc_k_slots *slots, uint64_t part_elems);
 
+/* 64-byte aligned and large enough. */
+sc_status sc_kernel_check_scratch(sc_devptr scratch, uint64_t bytes, uint64_t need_bytes);
 /* Dense beginnings of `row_count` rows, if there are any. */
 sc_status sc_kernel_check_initial(const sc_k_slots *initial, uint32_t row_count,
     uint64_t part_elems);

@@ -6,6 +6,7 @@
 
 #include "kernels/backend.h"
 #include "statecache/kernels_draft.h"
+#include "statecache/kernels_move.h"
 #include "statecache/kernels_ssm.h"
 
 #ifdef __cplusplus
@@ -17,7 +18,8 @@ enum sc_kernel_feature {
     SC_KF_BF16 = 1u << 1,
     SC_KF_STATE_F32 = 1u << 2, /* slots */
     SC_KF_STATE_BF16 = 1u << 3,
-    SC_KF_INITIAL = 1u << 4    /* dense beginnings */
+    SC_KF_INITIAL = 1u << 4,   /* dense beginnings */
+    SC_KF_I8 = 1u << 5         /* movers: int8 with scales */
 };
 
 /* What a row of the host asks of the processor, as bits. */
@@ -76,7 +78,10 @@ sc_status sc_kernel_conv_update_check(const sc_backend *backend,
     sc_status sc_k_conv_update_spec_##row(const void *params, sc_stream *stream);                  \
     sc_status sc_k_ssm_##row(const void *params, sc_stream *stream);                               \
     sc_status sc_k_decode_##row(const void *params, sc_stream *stream);                            \
-    sc_status sc_k_qkv_split_##row(const void *params, sc_stream *stream);
+    sc_status sc_k_qkv_split_##row(const void *params, sc_stream *stream);                         \
+    sc_status sc_k_ssm_chunk_##row(const void *params, sc_stream *stream);                         \
+    sc_status sc_k_project_##row(const void *params, sc_stream *stream);                           \
+    sc_status sc_k_move_##row(const void *params, sc_stream *stream);
 SC_HOST_LAUNCHERS(ref)
 #ifdef SC_HAVE_WIDE_ROWS
 SC_HOST_LAUNCHERS(avx2)

@@ -142,12 +142,7 @@ sc_status sc_k_delta_chunk(sc_backend *backend, const sc_k_delta_params *params,
     SC_TRY(check_packed(params));
     uint64_t need_bytes = 0;
     SC_TRY(sc_k_delta_chunk_scratch(backend, params, &need_bytes));
-    if (params->scratch == 0 || params->scratch % SC_SCRATCH_ALIGN != 0)
-        return SC_FAIL(SC_ERR_INVALID, "scratch is 0 or not aligned to %d bytes",
-            SC_SCRATCH_ALIGN);
-    if (params->scratch_bytes < need_bytes)
-        return SC_FAIL(SC_ERR_INVALID, "scratch has %llu bytes, needs %llu",
-            (unsigned long long)params->scratch_bytes, (unsigned long long)need_bytes);
+    SC_TRY(sc_kernel_check_scratch(params->scratch, params->scratch_bytes, need_bytes));
     if (backend->host_memory) SC_TRY(check_packed_rows(params, params->chunk));
     return row->launch(params, stream);
 }

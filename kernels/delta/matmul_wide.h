@@ -66,7 +66,8 @@ SC_REF_INLINE void mm_started(const struct mm *m, uint32_t rows, uint32_t column
     for (; j < columns; j += 16) mm_columns(m, rows, j, 1, start);
 }
 
-static __attribute__((noinline)) void mm_run(const struct mm *m, uint32_t rows, uint32_t columns)
+static __attribute__((noinline, unused)) void mm_run(const struct mm *m, uint32_t rows,
+    uint32_t columns)
 {
     if (m->start == MM_ZERO)
         mm_started(m, rows, columns, MM_ZERO);
@@ -107,7 +108,7 @@ SC_REF_INLINE void mm_lower_rows(const float *a, size_t a_row, const float *y, s
 }
 
 /* x <- (I + a)^-1 x for strictly lower a. */
-static __attribute__((noinline)) void mm_solve(const float *a, size_t a_row, float *x,
+static __attribute__((noinline, unused)) void mm_solve(const float *a, size_t a_row, float *x,
     size_t x_row, uint32_t rows, uint32_t columns)
 {
     for (uint32_t i = 0; i < rows; i += MM_TRIANGLE) {
@@ -124,7 +125,7 @@ static __attribute__((noinline)) void mm_solve(const float *a, size_t a_row, flo
 }
 
 /* x += a y for lower a, diagonal included. */
-static __attribute__((noinline)) void mm_lower(const float *a, size_t a_row, const float *y,
+static __attribute__((noinline, unused)) void mm_lower(const float *a, size_t a_row, const float *y,
     size_t y_row, float *x, size_t x_row, uint32_t rows, uint32_t columns)
 {
     for (uint32_t i = 0; i < rows; i += MM_TRIANGLE) {

@@ -4,7 +4,6 @@
 
 #include "base/error.h"
 #include "delta/delta_check.h"
-#include "delta/delta_scratch.h"
 #include "kernel_dispatch.h"
 
 static uint64_t part_elems(const sc_k_delta_shape *s)
@@ -56,12 +55,7 @@ sc_status sc_k_delta_verify(sc_backend *backend, const sc_k_delta_verify_params 
     if (p->row_count == 0) return SC_OK;
     SC_TRY(sc_delta_check_tokens(p, true));
     if (params->parent != 0) SC_TRY(sc_kernel_check_index("parent", params->parent));
-    if (p->scratch == 0 || p->scratch % SC_SCRATCH_ALIGN != 0)
-        return SC_FAIL(SC_ERR_INVALID, "scratch is 0 or not aligned to %d bytes",
-            SC_SCRATCH_ALIGN);
-    if (p->scratch_bytes < need_bytes)
-        return SC_FAIL(SC_ERR_INVALID, "scratch has %llu bytes, needs %llu",
-            (unsigned long long)p->scratch_bytes, (unsigned long long)need_bytes);
+    SC_TRY(sc_kernel_check_scratch(p->scratch, p->scratch_bytes, need_bytes));
     SC_TRY(sc_kernel_check_store(&params->states, p->row_count, params->tokens_max,
         part_elems(&p->shape), p->state.dtype));
     if (backend->host_memory) {

@@ -3,6 +3,7 @@
 #include "base/error.h"
 #include "kernel_check.h"
 #include "kernel_dispatch.h"
+#include "ssm/scan.h"
 
 static sc_status check_tensors(const sc_k_ssm_params *p)
 {
@@ -38,12 +39,10 @@ static sc_status check_indices(const sc_k_ssm_params *p)
     return sc_kernel_check_saves(&p->saves);
 }
 
-sc_status sc_k_ssm(sc_backend *backend, const sc_k_ssm_params *params, sc_stream *stream)
+/* Everything but scratch; saves lie on multiples of `grid`. */
+static sc_status check(const sc_backend *backend, sc_k_op op, const sc_k_ssm_params *p,
+    uint32_t grid, const struct sc_kernel_row **row_out)
 {
-    const struct sc_kernel_row *row = NULL;
-    if (backend == NULL) backend = sc_backend_host();
-    SC_REQUIRE(params != NULL);
-    const sc_k_ssm_params *p = params;
     SC_TRY(sc_kernel_check_dtype("x, dt, b, c, z, y", p->dtype));
     SC_REQUIRE(p->heads > 0);
     SC_REQUIRE(p->heads <= 1u << 16);
@@ -58,8 +57,8 @@ sc_status sc_k_ssm(sc_backend *backend, const sc_k_ssm_params *params, sc_stream
         (uint64_t)p->heads * p->head_dim * p->state_dim));
     SC_TRY(sc_kernel_check_initial(&p->initial, p->row_count,
         (uint64_t)p->heads * p->head_dim * p->state_dim));
-    SC_TRY(sc_kernel_pick(backend, SC_K_OP_SSM, sc_kernel_need(p->dtype, p->state.dtype)
-        | sc_kernel_need_initial(&p->initial), &row));
+    SC_TRY(sc_kernel_pick(backend, op, sc_kernel_need(p->dtype, p->state.dtype)
+        | sc_kernel_need_initial(&p->initial), row_out));
     if (p->row_count == 0) return SC_OK;
     SC_TRY(check_tensors(p));
     SC_TRY(check_indices(p));
@@ -69,6 +68,45 @@ sc_status sc_k_ssm(sc_backend *backend, const sc_k_ssm_params *params, sc_stream
             .position = sc_host_ptr(p->position), .source = sc_host_ptr(p->source),
             .dest = sc_host_ptr(p->dest), .save_row = sc_host_ptr(p->saves.row),
             .save_pos = sc_host_ptr(p->saves.pos), .save_slot = sc_host_ptr(p->saves.slot),
-            .save_count = p->saves.count, .save_grid = 1, .slots = &p->state}));
+            .save_count = p->saves.count, .save_grid = grid, .slots = &p->state}));
+    return SC_OK;
+}
+
+sc_status sc_k_ssm(sc_backend *backend, const sc_k_ssm_params *params, sc_stream *stream)
+{
+    const struct sc_kernel_row *row = NULL;
+    SC_REQUIRE(params != NULL);
+    SC_TRY(check(backend != NULL ? backend : sc_backend_host(), SC_K_OP_SSM, params, 1, &row));
+    return params->row_count > 0 ? row->launch(params, stream) : SC_OK;
+}
+
+sc_status sc_k_ssm_chunk_scratch(sc_backend *backend, const sc_k_ssm_chunk_params *params,
+    uint64_t *bytes_out)
+{
+    (void)backend; /* the host's answer is the only one so far */
+    SC_REQUIRE(params != NULL);
+    SC_REQUIRE(bytes_out != NULL);
+    SC_REQUIRE(params->chunk >= 16);
+    SC_REQUIRE(params->chunk <= 256);
+    SC_REQUIRE((params->chunk & (params->chunk - 1)) == 0);
+    SC_REQUIRE(params->tokens.head_dim > 0);
+    SC_REQUIRE(params->tokens.head_dim <= SC_K_DIM_MAX);
+    SC_REQUIRE(params->tokens.state_dim > 0);
+    SC_REQUIRE(params->tokens.state_dim <= SC_K_DIM_MAX);
+    *bytes_out = sc_scan_scratch(params, NULL);
+    return SC_OK;
+}
+
+sc_status sc_k_ssm_chunk(sc_backend *backend, const sc_k_ssm_chunk_params *params,
+    sc_stream *stream)
+{
+    const struct sc_kernel_row *row = NULL;
+    uint64_t need_bytes = 0;
+    if (backend == NULL) backend = sc_backend_host();
+    SC_REQUIRE(params != NULL);
+    SC_TRY(sc_k_ssm_chunk_scratch(backend, params, &need_bytes));
+    SC_TRY(check(backend, SC_K_OP_SSM_CHUNK, &params->tokens, params->chunk, &row));
+    if (params->tokens.row_count == 0) return SC_OK;
+    SC_TRY(sc_kernel_check_scratch(params->scratch, params->scratch_bytes, need_bytes));
     return row->launch(params, stream);
 }

@@ -8,6 +8,7 @@
 
 #include "kernel_dispatch.h"
 #include "kernels_rig.h"
+#include "statecache/kernels_project.h"
 
 enum { OUT_MAX = 3, ROUNDS = 12 };
 
@@ -255,6 +256,60 @@ START_TEST(rows__decodes_agree_to_the_bit)
 }
 END_TEST
 
+START_TEST(rows__projections_and_movers_agree_to_the_bit)
+{
+    struct sc_prng prng;
+    sc_prng_seed(&prng, 811 + (uint64_t)_i);
+    uint32_t in = between(&prng, 1, 700), out = between(&prng, 1, 40);
+    uint32_t tokens = between(&prng, 1, 9);
+    sc_dtype dtype = any_dtype(&prng), weight = any_dtype(&prng);
+    void *x = random_tensor(&prng, dtype, (size_t)tokens * in);
+    void *w = random_tensor(&prng, weight, (size_t)out * in);
+    float *y = rig_alloc((size_t)tokens * out * 4);
+    sc_k_project_params p = {.x = sc_host_devptr(x), .weight = sc_host_devptr(w),
+        .y = sc_host_devptr(y), .dtype = dtype, .weight_dtype = weight, .y_dtype = SC_DTYPE_F32,
+        .in_dim = in, .out_dim = out, .token_count = tokens};
+    run_rows(SC_K_OP_PROJECT, &p, &(struct outputs){{y}, {(size_t)tokens * out * 4}, 1}, false);
+    uint8_t *q = rig_alloc((size_t)out * in);
+    float *scale = rig_alloc((size_t)out * 4);
+    sc_k_move_part part = {.from = {p.weight, (int64_t)(out * in * rig_elem(weight)), weight, 1},
+        .to = {sc_host_devptr(q), (int64_t)out * in, SC_DTYPE_U8, 1},
+        .to_scale = {sc_host_devptr(scale), (int64_t)out * 4, SC_DTYPE_F32, 1}, .rows = out,
+        .row_elems = in};
+    sc_k_move_params move = {.parts = &part, .part_count = 1, .row_count = 1};
+    run_rows(SC_K_OP_MOVE, &move,
+        &(struct outputs){{q, scale}, {(size_t)out * in, (size_t)out * 4}, 2}, false);
+    free(x), free(w), free(y), free(q), free(scale);
+}
+END_TEST
+
+START_TEST(rows__chunk_scans_agree)
+{
+    enum { HEADS = 3, P = 24, N = 40, TOKENS = 90 };
+    struct sc_prng prng;
+    sc_prng_seed(&prng, 911 + (uint64_t)_i);
+    struct rig_pool pool = filled_pool(&prng, SC_DTYPE_F32, HEADS * P * N);
+    float *x = rig_normal(&prng, TOKENS * HEADS * P, 1), *y = rig_alloc(TOKENS * HEADS * P * 4);
+    float *bc = rig_normal(&prng, 2 * TOKENS * N, 1), *dt = rig_normal(&prng, TOKENS * HEADS, 1);
+    float *a_log = rig_normal(&prng, HEADS, 1);
+    int32_t start[3] = {0, (int32_t)between(&prng, 0, TOKENS), TOKENS};
+    int32_t source[2] = {1, 0}, dest[2] = {1, 3}, position[2] = {(int32_t)_i, 0};
+    sc_k_ssm_chunk_params p = {.tokens = {.x = sc_host_devptr(x), .dt = sc_host_devptr(dt),
+        .b = sc_host_devptr(bc), .c = sc_host_devptr(bc + TOKENS * N), .y = sc_host_devptr(y),
+        .dtype = SC_DTYPE_F32, .a_log = sc_host_devptr(a_log), .heads = HEADS, .groups = 1,
+        .head_dim = P, .state_dim = N, .token_count = TOKENS, .row_count = 2,
+        .row_start = sc_host_devptr(start), .position = sc_host_devptr(position),
+        .source = sc_host_devptr(source), .dest = sc_host_devptr(dest), .state = pool.slots},
+        .chunk = 32u << _i % 4};
+    RIG_OK(sc_k_ssm_chunk_scratch(NULL, &p, &p.scratch_bytes));
+    void *scratch = rig_alloc(p.scratch_bytes);
+    p.scratch = sc_host_devptr(scratch);
+    struct outputs out = {{y, pool.memory}, {TOKENS * HEADS * P * 4, pool.bytes}, 2};
+    run_rows(SC_K_OP_SSM_CHUNK, &p, &out, true);
+    free(x), free(y), free(bc), free(dt), free(a_log), free(scratch), free(pool.memory);
+}
+END_TEST
+
 /* The environment is read once per process, hence each in its own fork of Check. */
 
 static void choose(const char *name, const char *value)
@@ -307,6 +362,8 @@ int main(void)
     tcase_add_loop_test(all, rows__convs_agree_to_the_bit, 0, ROUNDS);
     tcase_add_loop_test(all, rows__recurrent_and_chunk_forms, 0, 2 * ROUNDS);
     tcase_add_loop_test(all, rows__decodes_agree_to_the_bit, 0, 2 * ROUNDS);
+    tcase_add_loop_test(all, rows__projections_and_movers_agree_to_the_bit, 0, ROUNDS);
+    tcase_add_loop_test(all, rows__chunk_scans_agree, 0, ROUNDS);
     tcase_add_test(all, rows__the_environment_names_the_first_row);
     tcase_add_test(all, rows__one_operation_may_differ);
     tcase_add_test(all, rows__an_unknown_row_is_an_error_that_names_it);

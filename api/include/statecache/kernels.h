@@ -397,7 +397,10 @@ typedef enum sc_k_op {
     SC_K_OP_SSM = 13, /* kernels_ssm.h */
     SC_K_OP_DECODE = 14,
     SC_K_OP_QKV_SPLIT = 15,
-    SC_K_OP_COUNT = 16
+    SC_K_OP_SSM_CHUNK = 16,
+    SC_K_OP_PROJECT = 17, /* kernels_project.h */
+    SC_K_OP_MOVE = 18,    /* kernels_move.h */
+    SC_K_OP_COUNT = 19
 } sc_k_op;
 
 /** Name of the kernel row that serves `op` on `backend` for tensors of `dtype` and states of

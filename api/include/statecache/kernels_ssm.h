@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/** The selective state space of Mamba-2 layers: one operation for decode (rows of one token) and
- * prefill (rows of any length).
+/** The selective state space of Mamba-2 layers: token by token for decode (and for prefill of any
+ * length), chunk by chunk for prefill.
  *
  *   dt = softplus(raw + dt_bias)       S <- S exp(A dt) + (dt x) B^T       y = S C + D x
  *
@@ -54,6 +54,24 @@ typedef struct sc_k_ssm_params {
 } sc_k_ssm_params;
 
 SC_API sc_status sc_k_ssm(sc_backend *backend, const sc_k_ssm_params *params, sc_stream *stream);
+
+/** The same chunk by chunk (the SSD form), on the grid of absolute positions of each sequence: a
+ * chunk ends where position % chunk == 0, the first and the last may be shorter. Saves lie at
+ * multiples of `chunk`; 16-bit states are rounded at each chunk's end. So a sequence may be cut at
+ * grid points and packed with others in any way: same bits. */
+typedef struct sc_k_ssm_chunk_params {
+    sc_k_ssm_params tokens;
+    uint32_t chunk;     /* a power of two from 16 to 256 */
+    sc_devptr scratch;  /* 64-byte aligned, of no other call that may run meanwhile */
+    uint64_t scratch_bytes;
+} sc_k_ssm_chunk_params;
+
+SC_API sc_status sc_k_ssm_chunk(sc_backend *backend, const sc_k_ssm_chunk_params *params,
+    sc_stream *stream);
+/** Bytes of scratch that a call with these shapes needs, whatever its rows and tokens; pointers are
+ * ignored. SC_ERR_INVALID. */
+SC_API sc_status sc_k_ssm_chunk_scratch(sc_backend *backend, const sc_k_ssm_chunk_params *params,
+    uint64_t *bytes_out);
 
 #ifdef __cplusplus
 }
