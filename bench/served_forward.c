@@ -30,7 +30,7 @@ struct lane {
     int32_t *save_row, *save_position, *save_slot;
     uint32_t *first;                /* [row_count] first packed token */
     float *floats;                  /* one block: the arrays below, a row a token */
-    float *x, *h, *t1, *t2, *mixed, *gate, *out, *decay, *beta, *g, *b;
+    float *x, *h, *t1, *t2, *mixed, *gate, *out, *decay, *beta;
     void *scratch;
     uint64_t scratch_bytes;
     const float **context;          /* [longest] KV rows of a sequence */
@@ -107,8 +107,7 @@ static void lane_arrays(struct lane *lane, uint32_t tokens, uint32_t saved, uint
     const struct { float **array; uint32_t width; } arrays[] = {{&lane->x, o->hidden},
         {&lane->h, o->hidden}, {&lane->t1, wide}, {&lane->t2, o->hidden},
         {&lane->mixed, wide}, {&lane->gate, m->value_dim}, {&lane->out, wide},
-        {&lane->decay, m->decay_dim}, {&lane->beta, o->v_heads}, {&lane->g, m->decay_dim},
-        {&lane->b, o->v_heads}};
+        {&lane->decay, m->decay_dim}, {&lane->beta, o->v_heads}};
     size_t width = 0;
     for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++)
         width += arrays[i].width;
@@ -148,62 +147,6 @@ static void lane_close(struct lane *lane)
 
 /* --------------------------------------------------------------------------------- linear mixer */
 
-/* The conv over the rows of one group. */
-static void run_conv_group(struct lane *lane, const sc_k_conv_prefill_params *part,
-    struct group group)
-{
-    sc_k_conv_prefill_params p = *part;
-    if (group.count == 0)
-        return;
-    p.row_count = group.count;
-    p.row_start = dev(lane->row_start + group.first);
-    p.position = dev(lane->position + group.first);
-    p.source = dev(lane->source + lane->decode_count + group.first);
-    p.dest = dev(lane->dest + lane->decode_count + group.first);
-    p.saves = saves(lane, group);
-    bench_must(sc_k_conv_prefill(NULL, &p, NULL), "sc_k_conv_prefill");
-}
-
-/* lane->t1 (raw q k v) to lane->mixed. */
-static void run_conv(struct lane *lane, uint32_t index, const struct served_layer *layer)
-{
-    const struct served_model *m = lane->model;
-    for (uint32_t part = 0; part < m->conv_parts; part++) {
-        uint32_t first, channels = served_conv_part(m, part, &first);
-        const float *x = lane->t1 + first, *weight = layer->conv + (size_t)first * CONV_WIDTH;
-        float *y = lane->mixed + first;
-        sc_k_slots window = served_slots(lane->forward->pool, index, SC_PART_CONV, part);
-        if (lane->decode_count > 0) {
-            sc_k_conv_update_params p = {.x = dev(x), .y = dev(y), .x_stride = m->channels,
-                .y_stride = m->channels, .dtype = SC_DTYPE_F32, .weight = dev(weight),
-                .weight_dtype = SC_DTYPE_F32, .act = SC_K_ACT_SILU, .channels = channels,
-                .width = CONV_WIDTH, .row_count = lane->decode_count,
-                .source = dev(lane->source), .dest = dev(lane->dest), .window = window};
-            bench_must(sc_k_conv_update(NULL, &p, NULL), "sc_k_conv_update");
-        }
-        size_t skip = (size_t)lane->decode_count * m->channels;
-        sc_k_conv_prefill_params p = {.x = dev(x + skip), .y = dev(y + skip),
-            .x_stride = m->channels, .y_stride = m->channels, .dtype = SC_DTYPE_F32,
-            .weight = dev(weight), .weight_dtype = SC_DTYPE_F32, .act = SC_K_ACT_SILU,
-            .channels = channels, .width = CONV_WIDTH,
-            .token_count = lane->token_count - lane->decode_count, .window = window};
-        run_conv_group(lane, &p, verified(lane));
-        run_conv_group(lane, &p, prefilled(lane));
-    }
-}
-
-/* The recurrent form of the decode rows, gates included. */
-static void run_decode(struct lane *lane, sc_k_slots state, const struct served_layer *layer)
-{
-    const struct served_model *m = lane->model;
-    sc_k_delta_decode_params p = {.qkv = dev(lane->mixed), .o = dev(lane->out),
-        .dtype = SC_DTYPE_F32, .a = dev(lane->decay), .b = dev(lane->beta),
-        .weights = served_gate_weights(m, layer), .shape = served_delta_shape(m),
-        .row_count = lane->decode_count, .source = dev(lane->source), .dest = dev(lane->dest),
-        .state = state};
-    bench_must(sc_k_delta_decode(NULL, &p, NULL), "sc_k_delta_decode");
-}
-
 static void reserve_scratch(struct lane *lane, uint64_t bytes)
 {
     if (bytes <= lane->scratch_bytes)
@@ -215,48 +158,72 @@ static void reserve_scratch(struct lane *lane, uint64_t bytes)
         bench_fail(BENCH_NO_MEMORY, "out of memory (scratch)");
 }
 
-/* The chunk form of the prefill rows. */
-static void run_chunk(struct lane *lane, sc_k_delta_params *p)
-{
-    uint64_t bytes = 0;
-    p->saves = saves(lane, prefilled(lane));
-    p->chunk = lane->model->options.chunk;
-    bench_must(sc_k_delta_chunk_scratch(NULL, p, &bytes), "sc_k_delta_chunk_scratch");
-    reserve_scratch(lane, bytes);
-    p->scratch = dev(lane->scratch);
-    p->scratch_bytes = lane->scratch_bytes;
-    bench_must(sc_k_delta_chunk(NULL, p, NULL), "sc_k_delta_chunk");
-}
-
-/* Verify rows and prefill rows: the gates of both, then each in its form. */
-static void run_packed(struct lane *lane, sc_k_slots state, const struct served_layer *layer)
+/* Tokens `skip` .. of the lane, rows of one form: raw q k v and gates to lane->out. */
+static sc_linear_batch linear_batch(const struct lane *lane, uint32_t index, size_t skip,
+    uint32_t tokens)
 {
     const struct served_model *m = lane->model;
-    const struct served_options *o = &m->options;
+    sc_linear_batch b = {.x = dev(lane->t1 + skip * m->channels),
+        .a = dev(lane->decay + skip * m->decay_dim),
+        .b = dev(lane->beta + skip * m->options.v_heads),
+        .o = dev(lane->out + skip * m->value_dim), .dtype = SC_DTYPE_F32, .token_count = tokens};
+    served_parts(&b, m, lane->forward->pool, index);
+    return b;
+}
+
+static void run_form(struct lane *lane, const sc_linear_layer *linear, sc_linear_batch *b,
+    sc_linear_form form)
+{
+    uint64_t bytes = 0;
+    bench_must(sc_linear_scratch(NULL, linear, b, form, &bytes), "sc_linear_scratch");
+    reserve_scratch(lane, bytes);
+    b->scratch = dev(lane->scratch);
+    b->scratch_bytes = lane->scratch_bytes;
+    if (form == SC_LINEAR_DECODE)
+        bench_must(sc_linear_decode(NULL, linear, b, NULL), "sc_linear_decode");
+    else if (form == SC_LINEAR_VERIFY)
+        bench_must(sc_linear_verify(NULL, linear, b, NULL), "sc_linear_verify");
+    else
+        bench_must(sc_linear_extend(NULL, linear, b, NULL), "sc_linear_extend");
+}
+
+/* Verify rows, or prefill rows. */
+static void run_group(struct lane *lane, const sc_linear_layer *linear, uint32_t index,
+    struct group group, sc_linear_form form)
+{
     size_t skip = lane->decode_count;
-    uint32_t tokens = lane->token_count - lane->decode_count;
-    sc_k_gates_params gates = {.a = dev(lane->decay + skip * m->decay_dim),
-        .b = dev(lane->beta + skip * o->v_heads), .dtype = SC_DTYPE_F32,
-        .weights = served_gate_weights(m, layer), .token_count = tokens, .heads = o->v_heads,
-        .dim = o->head_dim, .g = dev(lane->g), .beta = dev(lane->b)};
-    bench_must(sc_k_gates(NULL, &gates, NULL), "sc_k_gates");
-    const float *mixed = lane->mixed + skip * m->channels;
-    const struct group groups[] = {verified(lane), prefilled(lane)};
-    for (int i = 0; i < 2; i++) {
-        sc_k_delta_params p = {.q = dev(mixed), .k = dev(mixed + m->key_dim),
-            .v = dev(mixed + 2 * (size_t)m->key_dim), .o = dev(lane->out + skip * m->value_dim),
-            .q_stride = m->channels, .k_stride = m->channels, .v_stride = m->channels,
-            .dtype = SC_DTYPE_F32, .g = dev(lane->g), .beta = dev(lane->b),
-            .shape = served_delta_shape(m), .token_count = tokens, .row_count = groups[i].count,
-            .row_start = dev(lane->row_start + groups[i].first),
-            .position = dev(lane->position + groups[i].first),
-            .source = dev(lane->source + skip + groups[i].first),
-            .dest = dev(lane->dest + skip + groups[i].first), .state = state};
-        if (groups[i].count > 0 && i == 0)
-            bench_must(sc_k_delta_recurrent(NULL, &p, NULL), "sc_k_delta_recurrent");
-        else if (groups[i].count > 0)
-            run_chunk(lane, &p);
+    uint32_t longest = 0;
+    if (group.count == 0)
+        return;
+    sc_linear_batch b = linear_batch(lane, index, skip, lane->token_count - lane->decode_count);
+    b.row_count = group.count;
+    b.row_start = dev(lane->row_start + group.first);
+    b.position = dev(lane->position + group.first);
+    b.source = dev(lane->source + skip + group.first);
+    if (form == SC_LINEAR_EXTEND) {
+        b.dest = dev(lane->dest + skip + group.first);
+        b.saves = saves(lane, group);
     }
+    for (uint32_t r = 0; r < group.count; r++) {
+        const struct served_row *row = lane->rows[skip + group.first + r];
+        longest = row->to - row->from > longest ? row->to - row->from : longest;
+    }
+    b.tokens_max = form == SC_LINEAR_VERIFY ? longest : 0;
+    run_form(lane, linear, &b, form);
+}
+
+static void run_recurrence(struct lane *lane, uint32_t index, const struct served_layer *layer)
+{
+    const sc_linear_layer linear = served_linear_layer(lane->model, layer);
+    if (lane->decode_count > 0) {
+        sc_linear_batch b = linear_batch(lane, index, 0, lane->decode_count);
+        b.row_count = lane->decode_count;
+        b.source = dev(lane->source);
+        b.dest = dev(lane->dest);
+        run_form(lane, &linear, &b, SC_LINEAR_DECODE);
+    }
+    run_group(lane, &linear, index, verified(lane), SC_LINEAR_VERIFY);
+    run_group(lane, &linear, index, prefilled(lane), SC_LINEAR_EXTEND);
 }
 
 /* `width` floats of each token of the verify rows, to their tapes: the next of what the layer
@@ -286,12 +253,7 @@ static void run_linear(struct lane *lane, uint32_t index, const struct served_la
     tape(lane, index, 0, lane->t1, m->channels);
     tape(lane, index, m->channels, lane->decay, m->decay_dim);
     tape(lane, index, m->channels + m->decay_dim, lane->beta, o->v_heads);
-    run_conv(lane, index, layer);
-    sc_k_slots state = served_slots(lane->forward->pool, index, SC_PART_RECURRENT, 0);
-    if (lane->decode_count > 0)
-        run_decode(lane, state, layer);
-    if (lane->verify_count + lane->prefill_count > 0)
-        run_packed(lane, state, layer);
+    run_recurrence(lane, index, layer);
     sc_k_gated_rmsnorm_params norm = {.x = dev(lane->out), .z = dev(lane->gate),
         .y = dev(lane->out), .dtype = SC_DTYPE_F32, .weight = dev(layer->out_norm),
         .weight_dtype = SC_DTYPE_F32,

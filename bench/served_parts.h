@@ -36,6 +36,24 @@ static inline sc_k_gate_weights served_gate_weights(const struct served_model *m
         .dt_bias = dev(layer->dt_bias), .dt_bias_dtype = SC_DTYPE_F32, .lower_bound = -5.0f};
 }
 
+static inline sc_linear_layer served_linear_layer(const struct served_model *m,
+    const struct served_layer *layer)
+{
+    return (sc_linear_layer){.shape = served_delta_shape(m), .conv_weight = dev(layer->conv),
+        .conv_dtype = SC_DTYPE_F32, .conv_act = SC_K_ACT_SILU, .conv_width = CONV_WIDTH,
+        .gates = served_gate_weights(m, layer), .chunk = m->options.chunk};
+}
+
+/* Windows and states of layer `index`. */
+static inline void served_parts(sc_linear_batch *b, const struct served_model *m,
+    const sc_pool *pool, uint32_t index)
+{
+    b->window_count = m->conv_parts;
+    for (uint32_t part = 0; part < m->conv_parts; part++)
+        b->window[part] = served_slots(pool, index, SC_PART_CONV, part);
+    b->state = served_slots(pool, index, SC_PART_RECURRENT, 0);
+}
+
 /* Floats of a token on the tape: q k v before the conv, gates; or key and value. */
 static inline uint32_t served_tape_layer_width(const struct served_model *m, uint32_t layer)
 {

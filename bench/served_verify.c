@@ -33,10 +33,9 @@ struct fold {
     const struct served_forward *forward;
     const struct served_row *row;
     uint32_t count;
-    int32_t row_start[2], position, source, dest;
+    int32_t row_start[2], position, source, dest, node;
     int32_t *save_row, *save_position, *save_slot;
     uint32_t save_count;
-    float *mixed, *g, *beta, *out;
 };
 
 static sc_k_saves fold_saves(const struct fold *f)
@@ -45,42 +44,27 @@ static sc_k_saves fold_saves(const struct fold *f)
         f->save_count};
 }
 
-static void fold_conv(const struct fold *f, uint32_t index, const float *qkv)
-{
-    const struct served_model *m = f->model;
-    for (uint32_t part = 0; part < m->conv_parts; part++) {
-        uint32_t first, channels = served_conv_part(m, part, &first);
-        const float *weight = m->layers[index].conv + (size_t)first * CONV_WIDTH;
-        sc_k_conv_prefill_params p = {.x = dev(qkv + first), .y = dev(f->mixed + first),
-            .x_stride = m->channels, .y_stride = m->channels, .dtype = SC_DTYPE_F32,
-            .weight = dev(weight), .weight_dtype = SC_DTYPE_F32, .act = SC_K_ACT_SILU,
-            .channels = channels, .width = CONV_WIDTH, .token_count = f->count, .row_count = 1,
-            .row_start = dev(f->row_start), .position = dev(&f->position),
-            .source = dev(&f->source), .dest = dev(&f->dest), .saves = fold_saves(f),
-            .window = served_slots(f->forward->pool, index, SC_PART_CONV, part)};
-        bench_must(sc_k_conv_prefill(NULL, &p, NULL), "sc_k_conv_prefill");
-    }
-}
-
 static void fold_linear(const struct fold *f, uint32_t index, const float *tape)
 {
     const struct served_model *m = f->model;
-    const struct served_options *o = &m->options;
+    const sc_linear_layer linear = served_linear_layer(m, &m->layers[index]);
     size_t tokens = f->row->to - f->row->from;
     const float *decay = tape + tokens * m->channels, *beta = decay + tokens * m->decay_dim;
-    fold_conv(f, index, tape);
-    sc_k_gates_params gates = {.a = dev(decay), .b = dev(beta), .dtype = SC_DTYPE_F32,
-        .weights = served_gate_weights(m, &m->layers[index]), .token_count = f->count,
-        .heads = o->v_heads, .dim = o->head_dim, .g = dev(f->g), .beta = dev(f->beta)};
-    bench_must(sc_k_gates(NULL, &gates, NULL), "sc_k_gates");
-    sc_k_delta_params p = {.q = dev(f->mixed), .k = dev(f->mixed + m->key_dim),
-        .v = dev(f->mixed + 2 * (size_t)m->key_dim), .o = dev(f->out), .q_stride = m->channels,
-        .k_stride = m->channels, .v_stride = m->channels, .dtype = SC_DTYPE_F32, .g = dev(f->g),
-        .beta = dev(f->beta), .shape = served_delta_shape(m), .token_count = f->count,
-        .row_count = 1, .row_start = dev(f->row_start), .position = dev(&f->position),
-        .source = dev(&f->source), .dest = dev(&f->dest), .saves = fold_saves(f),
-        .state = served_slots(f->forward->pool, index, SC_PART_RECURRENT, 0)};
-    bench_must(sc_k_delta_recurrent(NULL, &p, NULL), "sc_k_delta_recurrent");
+    uint64_t bytes = 0;
+    sc_linear_batch b = {.x = dev(tape), .a = dev(decay), .b = dev(beta), .dtype = SC_DTYPE_F32,
+        .token_count = f->count, .row_count = 1, .row_start = dev(f->row_start),
+        .position = dev(&f->position), .source = dev(&f->source), .dest = dev(&f->dest),
+        .node = dev(&f->node), .saves = fold_saves(f)};
+    served_parts(&b, m, f->forward->pool, index);
+    bench_must(sc_linear_scratch(NULL, &linear, &b, SC_LINEAR_COMMIT, &bytes),
+        "sc_linear_scratch");
+    void *scratch = aligned_alloc(64, (bytes + 63) / 64 * 64);
+    if (!scratch)
+        bench_fail(BENCH_NO_MEMORY, "out of memory (scratch)");
+    b.scratch = dev(scratch);
+    b.scratch_bytes = bytes;
+    bench_must(sc_linear_commit(NULL, &linear, &b, NULL), "sc_linear_commit");
+    free(scratch);
 }
 
 static void fold_attention(const struct fold *f, uint32_t attention_layer, const float *tape)
@@ -96,13 +80,13 @@ static void fold_attention(const struct fold *f, uint32_t attention_layer, const
 
 static void fold_open(struct fold *f, uint32_t to)
 {
-    const struct served_model *m = f->model;
     const struct served_row *row = f->row;
     f->count = to - row->from;
     f->row_start[1] = (int32_t)f->count;
     f->position = (int32_t)row->from;
     f->source = row->source;
     f->dest = row->dest;
+    f->node = (int32_t)f->count - 1;
     f->save_row = bench_alloc(3 * (size_t)row->save_count, sizeof *f->save_row);
     f->save_position = f->save_row + row->save_count;
     f->save_slot = f->save_position + row->save_count;
@@ -113,11 +97,6 @@ static void fold_open(struct fold *f, uint32_t to)
         f->save_position[f->save_count] = (int32_t)save->position;
         f->save_slot[f->save_count++] = save->slot;
     }
-    size_t width = m->channels + m->decay_dim + m->options.v_heads + m->value_dim;
-    f->mixed = bench_alloc(width * f->count, sizeof *f->mixed);
-    f->g = f->mixed + (size_t)m->channels * f->count;
-    f->beta = f->g + (size_t)m->decay_dim * f->count;
-    f->out = f->beta + (size_t)m->options.v_heads * f->count;
 }
 
 void served_fold(const struct served_model *model, const struct served_forward *forward,
@@ -134,5 +113,4 @@ void served_fold(const struct served_model *model, const struct served_forward *
         tape += (size_t)served_tape_layer_width(model, i) * (row->to - row->from);
     }
     free(fold.save_row);
-    free(fold.mixed);
 }

@@ -57,10 +57,6 @@ sc_status sc_kernel_pick(const sc_backend *backend, sc_k_op op, uint32_t need,
 const struct sc_kernel_row *sc_kernel_rows(sc_k_op op, uint32_t *count_out);
 bool sc_kernel_row_runs(const struct sc_kernel_row *row);
 
-/* All of an update but the launch: checks its arguments and picks its row. */
-sc_status sc_kernel_conv_update_check(const sc_backend *backend,
-    const sc_k_conv_update_params *params, const struct sc_kernel_row **row_out);
-
 /* Launchers of the host: one source, or two that agree, for each row. */
 #define SC_HOST_LAUNCHERS(row)                                                                     \
     sc_status sc_k_conv_prefill_##row(const void *params, sc_stream *stream);                      \

@@ -2,7 +2,7 @@
 /* Launchers of the causal depthwise conv: checks, then the kernel table. */
 #include "base/error.h"
 #include "conv/conv_check.h"
-#include "kernel_dispatch.h"
+#include "kernel_calls.h"
 
 sc_status sc_conv_check_common(uint32_t channels, uint32_t width, sc_dtype dtype, sc_k_act act,
     const sc_k_slots *window)
@@ -43,19 +43,16 @@ sc_status sc_conv_check_xy(sc_devptr x, int64_t x_stride, sc_devptr y, int64_t y
     return SC_OK;
 }
 
-sc_status sc_k_conv_prefill(sc_backend *backend, const sc_k_conv_prefill_params *params,
-    sc_stream *stream)
+sc_status sc_kernel_conv_prefill_check(const sc_backend *backend,
+    const sc_k_conv_prefill_params *p, const struct sc_kernel_row **row_out)
 {
-    if (backend == NULL) backend = sc_backend_host();
-    SC_REQUIRE(params != NULL);
-    const sc_k_conv_prefill_params *p = params;
     SC_TRY(sc_conv_check_common(p->channels, p->width, p->dtype, p->act, &p->window));
     SC_TRY(sc_conv_check_weights(p->weight, p->bias, p->weight_dtype));
-    const struct sc_kernel_row *row = NULL;
     SC_TRY(sc_kernel_check_initial(&p->initial, p->row_count,
         (uint64_t)(p->width - 1) * p->channels));
     SC_TRY(sc_kernel_pick(backend, SC_K_OP_CONV_PREFILL,
-        sc_kernel_need(p->dtype, p->window.dtype) | sc_kernel_need_initial(&p->initial), &row));
+        sc_kernel_need(p->dtype, p->window.dtype) | sc_kernel_need_initial(&p->initial),
+        row_out));
     if (p->row_count == 0) return SC_OK;
     SC_REQUIRE(p->token_count <= INT32_MAX);
     if (p->token_count > 0)
@@ -73,7 +70,17 @@ sc_status sc_k_conv_prefill(sc_backend *backend, const sc_k_conv_prefill_params 
             .dest = sc_host_ptr(p->dest), .save_row = sc_host_ptr(p->saves.row),
             .save_pos = sc_host_ptr(p->saves.pos), .save_slot = sc_host_ptr(p->saves.slot),
             .save_count = p->saves.count, .save_grid = 1, .slots = &p->window}));
-    return row->launch(params, stream);
+    return SC_OK;
+}
+
+sc_status sc_k_conv_prefill(sc_backend *backend, const sc_k_conv_prefill_params *params,
+    sc_stream *stream)
+{
+    const struct sc_kernel_row *row = NULL;
+    SC_REQUIRE(params != NULL);
+    SC_TRY(sc_kernel_conv_prefill_check(backend != NULL ? backend : sc_backend_host(), params,
+        &row));
+    return params->row_count > 0 ? row->launch(params, stream) : SC_OK;
 }
 
 sc_status sc_kernel_conv_update_check(const sc_backend *backend,

@@ -3,7 +3,7 @@
 #include "base/error.h"
 #include "conv/conv_check.h"
 #include "draft_path.h"
-#include "kernel_dispatch.h"
+#include "kernel_calls.h"
 
 static struct sc_kernel_rows rows_of(const sc_k_conv_prefill_params *p)
 {
@@ -26,17 +26,15 @@ static sc_status check_indices(const sc_k_conv_prefill_params *p, sc_devptr pare
     return sc_kernel_check_saves(&p->saves);
 }
 
-sc_status sc_k_conv_verify(sc_backend *backend, const sc_k_conv_verify_params *params,
-    sc_stream *stream)
+sc_status sc_kernel_conv_verify_check(const sc_backend *backend,
+    const sc_k_conv_verify_params *params, const struct sc_kernel_row **row_out)
 {
-    const struct sc_kernel_row *row = NULL;
-    if (backend == NULL) backend = sc_backend_host();
-    SC_REQUIRE(params != NULL);
     const sc_k_conv_prefill_params *p = &params->tokens;
     SC_TRY(sc_conv_check_common(p->channels, p->width, p->dtype, p->act, &p->window));
     SC_TRY(sc_conv_check_weights(p->weight, p->bias, p->weight_dtype));
     SC_TRY(sc_kernel_pick(backend, SC_K_OP_CONV_VERIFY,
-        sc_kernel_need(p->dtype, p->window.dtype) | sc_kernel_need_initial(&p->initial), &row));
+        sc_kernel_need(p->dtype, p->window.dtype) | sc_kernel_need_initial(&p->initial),
+        row_out));
     SC_REQUIRE(p->dest == 0);
     SC_REQUIRE(p->saves.count == 0);
     if (p->row_count == 0) return SC_OK;
@@ -53,19 +51,26 @@ sc_status sc_k_conv_verify(sc_backend *backend, const sc_k_conv_verify_params *p
         SC_TRY(sc_kernel_check_tree(&rows, sc_host_ptr(params->parent),
             params->windows.base != 0 ? params->windows.tokens_max : SC_K_DRAFT_MAX));
     }
-    return row->launch(params, stream);
+    return SC_OK;
 }
 
-sc_status sc_k_conv_commit(sc_backend *backend, const sc_k_conv_commit_params *params,
+sc_status sc_k_conv_verify(sc_backend *backend, const sc_k_conv_verify_params *params,
     sc_stream *stream)
 {
     const struct sc_kernel_row *row = NULL;
-    if (backend == NULL) backend = sc_backend_host();
     SC_REQUIRE(params != NULL);
+    SC_TRY(sc_kernel_conv_verify_check(backend != NULL ? backend : sc_backend_host(), params,
+        &row));
+    return params->tokens.row_count > 0 ? row->launch(params, stream) : SC_OK;
+}
+
+sc_status sc_kernel_conv_commit_check(const sc_backend *backend,
+    const sc_k_conv_commit_params *params, const struct sc_kernel_row **row_out)
+{
     const sc_k_conv_prefill_params *p = &params->tokens;
     SC_TRY(sc_conv_check_common(p->channels, p->width, p->dtype, p->act, &p->window));
     SC_TRY(sc_kernel_pick(backend, SC_K_OP_CONV_COMMIT,
-        sc_kernel_need(p->dtype, p->window.dtype), &row));
+        sc_kernel_need(p->dtype, p->window.dtype), row_out));
     if (p->row_count == 0) return SC_OK;
     SC_REQUIRE(p->token_count <= INT32_MAX);
     if (p->token_count > 0 && params->windows.base == 0) {
@@ -85,7 +90,17 @@ sc_status sc_k_conv_commit(sc_backend *backend, const sc_k_conv_commit_params *p
         SC_TRY(sc_kernel_check_nodes(&rows, sc_host_ptr(params->parent),
             sc_host_ptr(params->node)));
     }
-    return row->launch(params, stream);
+    return SC_OK;
+}
+
+sc_status sc_k_conv_commit(sc_backend *backend, const sc_k_conv_commit_params *params,
+    sc_stream *stream)
+{
+    const struct sc_kernel_row *row = NULL;
+    SC_REQUIRE(params != NULL);
+    SC_TRY(sc_kernel_conv_commit_check(backend != NULL ? backend : sc_backend_host(), params,
+        &row));
+    return params->tokens.row_count > 0 ? row->launch(params, stream) : SC_OK;
 }
 
 /* Slots are written in place, by one row each. */

@@ -8,7 +8,7 @@
 #include "delta/delta_cuda.h"
 #include "delta/delta_scratch.h"
 #include "gates/gates_check.h"
-#include "kernel_dispatch.h"
+#include "kernel_calls.h"
 
 static uint64_t part_elems(const sc_k_delta_shape *s)
 {
@@ -102,7 +102,7 @@ static sc_status check_chunk(const sc_k_delta_params *p)
     return SC_OK;
 }
 
-sc_status sc_k_delta_chunk_scratch(sc_backend *backend, const sc_k_delta_params *params,
+static sc_status chunk_scratch(const sc_backend *backend, const sc_k_delta_params *params,
     uint64_t *bytes_out)
 {
 #ifdef SC_HAVE_CUDA
@@ -128,23 +128,36 @@ sc_status sc_k_delta_chunk_scratch(sc_backend *backend, const sc_k_delta_params 
     return SC_OK;
 }
 
-sc_status sc_k_delta_chunk(sc_backend *backend, const sc_k_delta_params *params, sc_stream *stream)
+sc_status sc_k_delta_chunk_scratch(sc_backend *backend, const sc_k_delta_params *params,
+    uint64_t *bytes_out)
 {
-    if (backend == NULL) backend = sc_backend_host();
-    SC_REQUIRE(params != NULL);
+    return chunk_scratch(backend, params, bytes_out);
+}
+
+sc_status sc_kernel_delta_chunk_check(const sc_backend *backend,
+    const sc_k_delta_params *params, const struct sc_kernel_row **row_out)
+{
     SC_TRY(check_chunk(params));
     SC_TRY(sc_delta_check_shape(&params->shape, &params->state));
-    const struct sc_kernel_row *row = NULL;
     SC_TRY(sc_kernel_pick(backend, SC_K_OP_DELTA_CHUNK,
         sc_kernel_need(params->dtype, params->state.dtype)
-        | sc_kernel_need_initial(&params->initial), &row));
+        | sc_kernel_need_initial(&params->initial), row_out));
     if (params->row_count == 0) return SC_OK;
     SC_TRY(check_packed(params));
     uint64_t need_bytes = 0;
-    SC_TRY(sc_k_delta_chunk_scratch(backend, params, &need_bytes));
+    SC_TRY(chunk_scratch(backend, params, &need_bytes));
     SC_TRY(sc_kernel_check_scratch(params->scratch, params->scratch_bytes, need_bytes));
     if (backend->host_memory) SC_TRY(check_packed_rows(params, params->chunk));
-    return row->launch(params, stream);
+    return SC_OK;
+}
+
+sc_status sc_k_delta_chunk(sc_backend *backend, const sc_k_delta_params *params, sc_stream *stream)
+{
+    const struct sc_kernel_row *row = NULL;
+    SC_REQUIRE(params != NULL);
+    SC_TRY(sc_kernel_delta_chunk_check(backend != NULL ? backend : sc_backend_host(), params,
+        &row));
+    return params->row_count > 0 ? row->launch(params, stream) : SC_OK;
 }
 
 static sc_status check_decode_gates(const sc_k_decode_params *p)
@@ -174,7 +187,8 @@ static sc_status decode_check_common(const sc_backend *backend, sc_k_op op,
     SC_TRY(sc_delta_check_shape(s, &p->state));
     SC_TRY(sc_kernel_check_initial(&p->initial, p->row_count, part_elems(s)));
     SC_TRY(sc_kernel_pick(backend, op, sc_kernel_need(p->dtype, p->state.dtype)
-        | sc_kernel_need_initial(&p->initial), row_out));
+        | sc_kernel_need_initial(&p->initial),
+        row_out));
     if (p->row_count == 0) return SC_OK;
     SC_REQUIRE(p->row_count <= INT32_MAX);
     SC_TRY(sc_kernel_check_tensor("o", p->o, p->dtype));
@@ -191,8 +205,8 @@ static sc_status decode_check_common(const sc_backend *backend, sc_k_op op,
     return SC_OK;
 }
 
-static sc_status decode_check(const sc_backend *backend, const sc_k_delta_decode_params *p,
-    const struct sc_kernel_row **row_out)
+sc_status sc_kernel_delta_decode_check(const sc_backend *backend,
+    const sc_k_delta_decode_params *p, const struct sc_kernel_row **row_out)
 {
     const sc_k_delta_shape *s = &p->shape;
     SC_TRY(sc_kernel_check_dtype("qkv and o", p->dtype));
@@ -266,19 +280,17 @@ sc_status sc_k_delta_decode(sc_backend *backend, const sc_k_delta_decode_params 
 {
     const struct sc_kernel_row *row = NULL;
     SC_REQUIRE(params != NULL);
-    SC_TRY(decode_check(backend != NULL ? backend : sc_backend_host(), params, &row));
+    SC_TRY(sc_kernel_delta_decode_check(backend != NULL ? backend : sc_backend_host(), params,
+        &row));
     return params->row_count > 0 ? row->launch(params, stream) : SC_OK;
 }
 
-sc_status sc_k_decode_step(sc_backend *backend, const sc_k_conv_update_params *conv,
-    const sc_k_delta_decode_params *decode, sc_stream *stream)
+sc_status sc_kernel_decode_step_check(const sc_backend *backend,
+    const sc_k_conv_update_params *conv, const sc_k_delta_decode_params *decode,
+    const struct sc_kernel_row *rows_out[2])
 {
-    const struct sc_kernel_row *conv_row = NULL, *decode_row = NULL;
-    if (backend == NULL) backend = sc_backend_host();
-    SC_REQUIRE(conv != NULL);
-    SC_REQUIRE(decode != NULL);
-    SC_TRY(sc_kernel_conv_update_check(backend, conv, &conv_row));
-    SC_TRY(decode_check(backend, decode, &decode_row));
+    SC_TRY(sc_kernel_conv_update_check(backend, conv, &rows_out[0]));
+    SC_TRY(sc_kernel_delta_decode_check(backend, decode, &rows_out[1]));
     const sc_k_delta_shape *s = &decode->shape;
     uint64_t qkv = 2ull * s->heads * s->k_dim + (uint64_t)s->v_heads * s->v_dim;
     if (conv->channels != qkv)
@@ -291,11 +303,22 @@ sc_status sc_k_decode_step(sc_backend *backend, const sc_k_conv_update_params *c
     if (conv->y != decode->qkv
         || sc_kernel_stride(conv->y_stride, qkv) != sc_kernel_stride(decode->qkv_stride, qkv))
         return SC_FAIL(SC_ERR_INVALID, "qkv is not the conv's y");
+    return SC_OK;
+}
+
+sc_status sc_k_decode_step(sc_backend *backend, const sc_k_conv_update_params *conv,
+    const sc_k_delta_decode_params *decode, sc_stream *stream)
+{
+    const struct sc_kernel_row *rows[2] = {NULL, NULL};
+    if (backend == NULL) backend = sc_backend_host();
+    SC_REQUIRE(conv != NULL);
+    SC_REQUIRE(decode != NULL);
+    SC_TRY(sc_kernel_decode_step_check(backend, conv, decode, rows));
     if (conv->row_count == 0) return SC_OK;
 #ifdef SC_HAVE_CUDA
     if (!backend->host_memory && sc_cuda_step_fits(conv, decode))
         return sc_cuda_step(conv, decode, stream);
 #endif
-    SC_TRY(conv_row->launch(conv, stream));
-    return decode_row->launch(decode, stream);
+    SC_TRY(rows[0]->launch(conv, stream));
+    return rows[1]->launch(decode, stream);
 }

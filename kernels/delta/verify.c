@@ -4,7 +4,7 @@
 
 #include "base/error.h"
 #include "delta/delta_check.h"
-#include "kernel_dispatch.h"
+#include "kernel_calls.h"
 
 static uint64_t part_elems(const sc_k_delta_shape *s)
 {
@@ -37,19 +37,17 @@ sc_status sc_k_delta_verify_scratch(sc_backend *backend, const sc_k_delta_verify
     return SC_OK;
 }
 
-sc_status sc_k_delta_verify(sc_backend *backend, const sc_k_delta_verify_params *params,
-    sc_stream *stream)
+sc_status sc_kernel_delta_verify_check(const sc_backend *backend,
+    const sc_k_delta_verify_params *params, const struct sc_kernel_row **row_out)
 {
-    const struct sc_kernel_row *row = NULL;
     uint64_t need_bytes = 0;
-    if (backend == NULL) backend = sc_backend_host();
-    SC_REQUIRE(params != NULL);
     const sc_k_delta_params *p = &params->tokens;
     SC_TRY(sc_kernel_check_dtype("q, k, v, o", p->dtype));
     SC_TRY(sc_delta_check_shape(&p->shape, &p->state));
     SC_TRY(sc_kernel_pick(backend, SC_K_OP_DELTA_VERIFY,
-        sc_kernel_need(p->dtype, p->state.dtype) | sc_kernel_need_initial(&p->initial), &row));
-    SC_TRY(sc_k_delta_verify_scratch(backend, params, &need_bytes));
+        sc_kernel_need(p->dtype, p->state.dtype) | sc_kernel_need_initial(&p->initial),
+        row_out));
+    SC_TRY(sc_k_delta_verify_scratch(NULL, params, &need_bytes));
     SC_REQUIRE(p->dest == 0);
     SC_REQUIRE(p->saves.count == 0);
     if (p->row_count == 0) return SC_OK;
@@ -63,20 +61,28 @@ sc_status sc_k_delta_verify(sc_backend *backend, const sc_k_delta_verify_params 
         SC_TRY(sc_kernel_check_rows(&rows));
         SC_TRY(sc_kernel_check_tree(&rows, sc_host_ptr(params->parent), params->tokens_max));
     }
-    return row->launch(params, stream);
+    return SC_OK;
 }
 
-sc_status sc_k_delta_commit(sc_backend *backend, const sc_k_delta_commit_params *params,
+sc_status sc_k_delta_verify(sc_backend *backend, const sc_k_delta_verify_params *params,
     sc_stream *stream)
 {
     const struct sc_kernel_row *row = NULL;
-    if (backend == NULL) backend = sc_backend_host();
     SC_REQUIRE(params != NULL);
+    SC_TRY(sc_kernel_delta_verify_check(backend != NULL ? backend : sc_backend_host(), params,
+        &row));
+    return params->tokens.row_count > 0 ? row->launch(params, stream) : SC_OK;
+}
+
+sc_status sc_kernel_delta_commit_check(const sc_backend *backend,
+    const sc_k_delta_commit_params *params, const struct sc_kernel_row **row_out)
+{
     const sc_k_delta_params *p = &params->tokens;
     SC_TRY(sc_kernel_check_dtype("k and v", p->dtype));
     SC_TRY(sc_delta_check_shape(&p->shape, &p->state));
     SC_TRY(sc_kernel_pick(backend, SC_K_OP_DELTA_COMMIT,
-        sc_kernel_need(p->dtype, p->state.dtype) | sc_kernel_need_initial(&p->initial), &row));
+        sc_kernel_need(p->dtype, p->state.dtype) | sc_kernel_need_initial(&p->initial),
+        row_out));
     if (p->row_count == 0) return SC_OK;
     SC_TRY(sc_delta_check_tokens(p, false));
     SC_TRY(sc_kernel_check_index("dest", p->dest));
@@ -92,5 +98,15 @@ sc_status sc_k_delta_commit(sc_backend *backend, const sc_k_delta_commit_params 
         SC_TRY(sc_kernel_check_nodes(&rows, sc_host_ptr(params->parent),
             sc_host_ptr(params->node)));
     }
-    return row->launch(params, stream);
+    return SC_OK;
+}
+
+sc_status sc_k_delta_commit(sc_backend *backend, const sc_k_delta_commit_params *params,
+    sc_stream *stream)
+{
+    const struct sc_kernel_row *row = NULL;
+    SC_REQUIRE(params != NULL);
+    SC_TRY(sc_kernel_delta_commit_check(backend != NULL ? backend : sc_backend_host(), params,
+        &row));
+    return params->tokens.row_count > 0 ? row->launch(params, stream) : SC_OK;
 }

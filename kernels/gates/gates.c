@@ -2,7 +2,7 @@
 /* Launcher of the gates. */
 #include "base/error.h"
 #include "gates/gates_check.h"
-#include "kernel_dispatch.h"
+#include "kernel_calls.h"
 
 sc_status sc_kernel_check_gate(const sc_k_gate_weights *w)
 {
@@ -23,11 +23,9 @@ sc_status sc_kernel_check_gate(const sc_k_gate_weights *w)
     return SC_OK;
 }
 
-sc_status sc_k_gates(sc_backend *backend, const sc_k_gates_params *params, sc_stream *stream)
+sc_status sc_kernel_gates_check(const sc_backend *backend,
+    const sc_k_gates_params *p, const struct sc_kernel_row **row_out)
 {
-    if (backend == NULL) backend = sc_backend_host();
-    SC_REQUIRE(params != NULL);
-    const sc_k_gates_params *p = params;
     SC_TRY(sc_kernel_check_dtype("a and b", p->dtype));
     SC_REQUIRE(p->heads > 0);
     SC_REQUIRE(p->heads <= 1u << 20);
@@ -46,8 +44,15 @@ sc_status sc_k_gates(sc_backend *backend, const sc_k_gates_params *params, sc_st
         SC_TRY(sc_kernel_check_stride("b", p->b_stride, p->heads));
         SC_TRY(sc_kernel_check_tensor("beta", p->beta, SC_DTYPE_F32));
     }
+    SC_TRY(sc_kernel_pick(backend, SC_K_OP_GATES, sc_kernel_need(p->dtype, (sc_dtype)0), row_out));
+    return SC_OK;
+}
+
+sc_status sc_k_gates(sc_backend *backend, const sc_k_gates_params *params, sc_stream *stream)
+{
     const struct sc_kernel_row *row = NULL;
-    SC_TRY(sc_kernel_pick(backend, SC_K_OP_GATES, sc_kernel_need(p->dtype, (sc_dtype)0), &row));
-    if (p->token_count == 0) return SC_OK;
-    return row->launch(params, stream);
+    SC_REQUIRE(params != NULL);
+    SC_TRY(sc_kernel_gates_check(backend != NULL ? backend : sc_backend_host(), params,
+        &row));
+    return params->token_count > 0 ? row->launch(params, stream) : SC_OK;
 }

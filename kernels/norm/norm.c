@@ -4,7 +4,7 @@
 
 #include "base/error.h"
 #include "kernel_check.h"
-#include "kernel_dispatch.h"
+#include "kernel_calls.h"
 
 static sc_status check_shape(uint32_t tokens, uint32_t heads, uint32_t dim)
 {
@@ -39,12 +39,9 @@ sc_status sc_k_l2norm(sc_backend *backend, const sc_k_l2norm_params *params, sc_
     return row->launch(&p, stream);
 }
 
-sc_status sc_k_gated_rmsnorm(sc_backend *backend, const sc_k_gated_rmsnorm_params *params,
-    sc_stream *stream)
+sc_status sc_kernel_gated_rmsnorm_check(const sc_backend *backend,
+    const sc_k_gated_rmsnorm_params *p, const struct sc_kernel_row **row_out)
 {
-    if (backend == NULL) backend = sc_backend_host();
-    SC_REQUIRE(params != NULL);
-    const sc_k_gated_rmsnorm_params *p = params;
     SC_TRY(sc_kernel_check_dtype("x", p->dtype));
     SC_TRY(sc_kernel_check_dtype("weight", p->weight_dtype));
     SC_TRY(check_shape(p->token_count, p->heads, p->dim));
@@ -59,9 +56,17 @@ sc_status sc_k_gated_rmsnorm(sc_backend *backend, const sc_k_gated_rmsnorm_param
     SC_TRY(sc_kernel_check_stride("x", p->x_stride, dense));
     SC_TRY(sc_kernel_check_stride("z", p->z_stride, dense));
     SC_TRY(sc_kernel_check_stride("y", p->y_stride, dense));
-    const struct sc_kernel_row *row = NULL;
     SC_TRY(sc_kernel_pick(backend, SC_K_OP_GATED_RMSNORM,
-        sc_kernel_need(p->dtype, (sc_dtype)0), &row));
-    if (p->token_count == 0) return SC_OK;
-    return row->launch(params, stream);
+        sc_kernel_need(p->dtype, (sc_dtype)0), row_out));
+    return SC_OK;
+}
+
+sc_status sc_k_gated_rmsnorm(sc_backend *backend, const sc_k_gated_rmsnorm_params *params,
+    sc_stream *stream)
+{
+    const struct sc_kernel_row *row = NULL;
+    SC_REQUIRE(params != NULL);
+    SC_TRY(sc_kernel_gated_rmsnorm_check(backend != NULL ? backend : sc_backend_host(), params,
+        &row));
+    return params->token_count > 0 ? row->launch(params, stream) : SC_OK;
 }

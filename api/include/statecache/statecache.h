@@ -7,6 +7,7 @@
 #include "statecache/cache.h"
 #include "statecache/kernels.h"
 #include "statecache/kernels_draft.h"
+#include "statecache/kernels_linear.h"
 #include "statecache/kernels_move.h"
 #include "statecache/kernels_project.h"
 #include "statecache/kernels_ssm.h"
