@@ -3,6 +3,7 @@
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "radix_internal.h"
 
@@ -51,6 +52,32 @@ sc_status sc_radix_marks_get(const struct sc_radix *r, sc_node node, sc_mark *ma
     uint32_t cell = rx_cells(rx_node(r, node));
     for (uint32_t i = 0; i < count; i++, cell = r->cells[cell].next) {
         marks_out[i] = r->cells[cell].mark;
+    }
+    return SC_OK;
+}
+
+sc_status sc_radix_path_get(const struct sc_radix *r, sc_node node, int32_t *tokens_out,
+    sc_mark *marks_out, uint32_t mark_cap, uint32_t *mark_count_out)
+{
+    SC_REQUIRE(r != NULL && tokens_out != NULL && mark_count_out != NULL);
+    SC_REQUIRE(marks_out != NULL || mark_cap == 0);
+    if (!rx_known(r, node)) return SC_FAIL(SC_ERR_STALE, "node %u does not exist", node);
+    uint32_t marks = 0;
+    for (uint32_t id = node; id != SC_NODE_NONE; id = rx_node(r, id)->parent) {
+        marks += mark_count(r, rx_node(r, id));
+    }
+    *mark_count_out = marks;
+    if (marks > mark_cap) return SC_FAIL(SC_ERR_LIMIT, "%u marks do not fit %u", marks, mark_cap);
+    for (uint32_t id = node; id != SC_NODE_NONE; id = rx_node(r, id)->parent) {
+        const struct rx_node *at = rx_node(r, id);
+        uint32_t count = mark_count(r, at), cell = count ? rx_cells(at) : 0;
+        if (at->len > 0) {
+            memcpy(tokens_out + at->start, at->tokens, at->len * sizeof *tokens_out);
+        }
+        marks -= count;
+        for (uint32_t i = 0; i < count; i++, cell = r->cells[cell].next) {
+            marks_out[marks + i] = r->cells[cell].mark;
+        }
     }
     return SC_OK;
 }

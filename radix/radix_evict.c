@@ -487,6 +487,11 @@ sc_status sc_radix_evict_state(struct sc_radix *r, uint32_t count,
     return SC_OK;
 }
 
+sc_node sc_radix_state_victim(const struct sc_radix *r)
+{
+    return r && r->order[RX_STATE].count > 0 ? r->order[RX_STATE].entries[0].node : SC_NODE_NONE;
+}
+
 sc_status sc_radix_snapshot_drop(struct sc_radix *r, sc_node node,
     const struct sc_radix_sink *sink)
 {

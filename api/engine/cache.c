@@ -5,8 +5,8 @@
 
 #include "base/log.h"
 #include "base/options.h"
-#include "cache_internal.h"
 #include "pool/pool_internal.h"
+#include "tier.h"
 
 const char *sc_reason_text(sc_reason reason)
 {
@@ -111,6 +111,7 @@ static void cache_free(sc_cache *cache)
 {
     size_t saves = cache->options.save_max + 1u;
     struct sc_heap *heap = &cache->heap;
+    sc_engine_tier_free(cache);
     sc_engine_spaces_free(cache);
     sc_policy_destroy(cache->policy);
     if (cache->registry) sc_registry_destroy(cache->registry);
@@ -162,6 +163,12 @@ static sc_status hold_pools(sc_cache *cache)
     return status;
 }
 
+static void unhold_pools(sc_cache *cache)
+{
+    sc_pool_unhold(cache->options.pool);
+    if (cache->options.extras) sc_pool_unhold(cache->options.extras);
+}
+
 sc_status sc_cache_create(const sc_cache_options *options, sc_cache **cache_out)
 {
     SC_REQUIRE(options);
@@ -187,7 +194,10 @@ sc_status sc_cache_create(const sc_cache_options *options, sc_cache **cache_out)
         return status;
     }
     status = hold_pools(cache);
+    bool held = status == SC_OK;
+    if (held) status = sc_engine_tier_create(cache);
     if (status != SC_OK) {
+        if (held) unhold_pools(cache);
         sc_rwlock_deinit(&cache->lock);
         cache_free(cache);
         return status;
@@ -213,9 +223,10 @@ sc_status sc_cache_destroy(sc_cache *cache)
     uint32_t leases = cache->lease_count;
     sc_rwlock_unlock(&cache->lock);
     if (leases > 0) return SC_FAIL(SC_ERR_BUSY, "%u leases are alive", leases);
+    SC_TRY(sc_engine_tier_unbind(cache));
     sc_registry_each(cache->registry, free_snapshot, cache->options.pool);
-    sc_pool_unhold(cache->options.pool);
-    if (cache->options.extras) sc_pool_unhold(cache->options.extras);
+    sc_engine_tier_free(cache);
+    unhold_pools(cache);
     sc_rwlock_deinit(&cache->lock);
     cache_free(cache);
     return SC_OK;
@@ -240,6 +251,7 @@ static sc_status lookup_one(const sc_cache *cache, const sc_key *key, sc_answer 
     answer->pending_len = sc_engine_pending_find(cache, space, key, match.state_len, len_max,
         &answer->pending_step);
     if (answer->pending_len > 0) answer->reason = SC_REASON_PENDING;
+    sc_engine_tier_answer(cache, space, &path, &match, len_max, answer);
     return SC_OK;
 }
 
@@ -264,27 +276,6 @@ sc_status sc_cache_lookup(const sc_cache *cache, const sc_key *keys, uint32_t co
     }
     sc_rwlock_unlock_shared(&cache->lock);
     return SC_OK;
-}
-
-/* ---- completions ---- */
-
-sc_status sc_cache_poll(sc_cache *cache, sc_done *done_out, uint32_t cap, uint32_t *count_out)
-{
-    SC_REQUIRE(cache);
-    SC_REQUIRE(done_out || cap == 0);
-    SC_REQUIRE(count_out);
-    *count_out = 0; /* no transfer is ever begun: there is no lower tier */
-    return SC_OK;
-}
-
-sc_status sc_cache_apply(sc_cache *cache, const sc_done *done, uint32_t count, uint64_t now_ns)
-{
-    (void)now_ns;
-    SC_REQUIRE(cache);
-    SC_REQUIRE(done || count == 0);
-    if (count == 0) return SC_OK;
-    return SC_FAIL(SC_ERR_NOT_FOUND, "ticket %llu was never given out",
-        (unsigned long long)done[0].ticket);
 }
 
 /* ---- numbers ---- */
@@ -319,6 +310,15 @@ sc_status sc_cache_room(const sc_cache *cache, sc_room *room_out)
     return SC_OK;
 }
 
+static void tier_stats(const sc_cache *cache, sc_cache_stats *stats)
+{
+    const struct tier *tier = cache->tier;
+    if (!tier) return;
+    stats->tier_records = tier->record_count;
+    stats->transfers_alive = tier->transfer_count;
+    for (uint32_t t = TIER_FIRST; t < TIER_END; t++) stats->tier_bytes[t] = tier->used[t];
+}
+
 sc_status sc_cache_stats_get(const sc_cache *cache, sc_cache_stats *stats_out)
 {
     SC_REQUIRE(cache);
@@ -343,6 +343,7 @@ sc_status sc_cache_stats_get(const sc_cache *cache, sc_cache_stats *stats_out)
     stats.pins_alive = cache->pin_count;
     stats.policy_refits = policy.refits;
     stats.policy_bytes = policy.bytes;
+    tier_stats(cache, &stats);
     sc_rwlock_unlock_shared(&cache->lock);
     memset(stats_out, 0, bytes);
     memcpy(stats_out, &stats, bytes < sizeof stats ? bytes : sizeof stats);

@@ -85,7 +85,10 @@
  *
  * Counters
  * (11) saves_planned == saves_published + skipped (all causes) + saves of the steps in flight.
- *      pages_in == kv_inside + pages_out.
+ *      saves_published + restored == evicted + alive. pages_in == kv_inside + pages_out.
+ *
+ * Those of lower tiers are in tier.h, (20) and up: transfers hold slots (IN_FLIGHT), KV ids and
+ * receipts, too, and a lease may be WAITING for one.
  *
  * History, and why hits are exact. How a token's KV and a state came to be decides their bits
  * (design contract 9). A history is a list of stretches {end, form}. It is canonical: stretches of
@@ -139,11 +142,15 @@
 
 enum { SPACE_KEY_BYTES = 64 };
 
+struct tier;     /* tier.h */
+struct transfer;
+
 /* A namespace. `id - 1` is its index in sc_cache.spaces. */
 struct space {
     uint32_t id, generation;
     uint32_t radix_space;
     uint32_t lease_count;
+    uint32_t tier_space;  /* of the directory of tiers */
     uint8_t key[SPACE_KEY_BYTES];
     uint32_t key_bytes;
     UT_hash_handle hh; /* in sc_cache.space_by_key */
@@ -222,6 +229,10 @@ struct lease {
 
     uint32_t row[SC_DEPTH_MAX]; /* its row in each step in flight (by index), or NO_ROW */
     struct lease *next;   /* of those that are being made */
+    struct transfer *restore; /* it waits for */
+    struct lease *restore_next; /* of the waiters of that */
+    uint64_t deadline_ns; /* of waiting; 0: none */
+    uint8_t kv_asked;     /* acquire asked for pages: 1: there were none, 2: there were */
     enum sc_release end_how; /* DRAINING: what to do when its last step ends */
     uint32_t end_len;
     bool end_moves;       /* ... its state is to be kept, but what is in flight goes beyond it */
@@ -363,6 +374,7 @@ struct sc_cache {
     uint64_t *scratch_hashes;            /* of blocks; sc_engine_hashes_reserve */
     uint32_t scratch_hashes_cap;
 
+    struct tier *tier;        /* NULL: the device alone */
     struct recorder recorder;
     struct report *report;    /* NULL: nobody asks */
     sc_cache_stats stats;     /* the counters among its members */
@@ -433,6 +445,9 @@ sc_status sc_engine_lease_create(sc_cache *cache, const sc_key *key,
 sc_status sc_engine_lease_undo(sc_cache *cache, sc_lease handle, bool forked);
 /* Undoes sc_engine_lease_create. */
 void sc_engine_lease_destroy(sc_cache *cache, struct lease *lease);
+/* The lease stands on the hit: history apart, and what follows from its slots. */
+void sc_engine_take_hit(sc_cache *cache, struct lease *lease, const struct sc_radix_match *match,
+    const struct sc_snapshot_info *hit);
 /* A working slot and one of the extras: both or none. May evict. */
 sc_status sc_engine_take_slots(sc_cache *cache, struct lease *lease);
 void sc_engine_give_slots(sc_cache *cache, struct lease *lease);
@@ -549,6 +564,8 @@ void sc_engine_record_commit(sc_cache *cache, sc_step step, const sc_result *res
     uint32_t count);
 void sc_engine_record_abort(sc_cache *cache, sc_step step, bool launched);
 void sc_engine_record_evict(sc_cache *cache, uint32_t pages, uint32_t slots, const sc_room *got);
+void sc_engine_record_apply(sc_cache *cache, const sc_done *done, uint32_t count,
+    uint64_t now_ns);
 void sc_engine_record_drain(sc_cache *cache, uint32_t cap, const int32_t *ids, uint32_t count);
 
 /* evict.c */
@@ -578,6 +595,7 @@ void sc_engine_slot_free(sc_pool *pool, sc_slot slot);
 struct fills {
     sc_slot *slots, *extras;
     uint32_t slot_count, extra_count;
+    struct transfer *transfers; /* that write some of them */
 };
 /* Those of a new lease. */
 void sc_engine_fill_add(const sc_cache *cache, struct fills *fills, const struct lease *lease);

@@ -5,7 +5,7 @@
  * looked for. */
 #include <inttypes.h>
 
-#include "cache_internal.h"
+#include "tier.h"
 
 #define CHECK(number, cond)                                                                        \
     do {                                                                                           \
@@ -73,6 +73,7 @@ static sc_status verify_snapshots(const sc_cache *cache)
 struct totals {
     uint64_t leases, rows, held, in_flight, saves, space_leases;
     uint64_t working, draining; /* slots */
+    struct tier_totals tier;
 };
 
 static sc_status check_history(const sc_cache *cache, const struct lease *lease)
@@ -321,7 +322,7 @@ static sc_status verify_pools(const sc_cache *cache, const struct totals *totals
     SC_TRY(sc_pool_info_get(cache->options.pool, &info));
     CHECK(1, info.owner_count[SC_OWNER_WORKING] == totals->working);
     CHECK(1, info.owner_count[SC_OWNER_DRAINING] == totals->draining);
-    CHECK(1, info.owner_count[SC_OWNER_IN_FLIGHT] == totals->in_flight);
+    CHECK(1, info.owner_count[SC_OWNER_IN_FLIGHT] == totals->in_flight + totals->tier.slots);
     CHECK(1, info.owner_count[SC_OWNER_SNAPSHOT] == sc_registry_count(cache->registry));
     if (!cache->options.extras) return SC_OK;
     SC_TRY(sc_pool_audit(cache->options.extras, false));
@@ -335,10 +336,11 @@ static sc_status verify_counters(const sc_cache *cache, const struct totals *tot
     struct sc_radix_stats tree;
     const sc_cache_stats *stats = &cache->stats;
     sc_radix_stats_get(cache->radix, &tree);
-    CHECK(10, tree.receipt_count == 2 * totals->leases + cache->pin_count);
+    CHECK(10, tree.receipt_count ==
+        2 * totals->leases + cache->pin_count + totals->tier.receipts);
     uint64_t in_tree = (tree.token_count - tree.tail_tokens) / cache->page + tree.tail_count;
     if (cache->options.without_kv) in_tree = 0;
-    CHECK(4, cache->kv_held == totals->held);
+    CHECK(4, cache->kv_held == totals->held + totals->tier.held);
     CHECK(4, cache->kv_inside == in_tree + cache->kv_held + cache->drain.count);
     CHECK(5, cache->drain.cap >= cache->kv_inside);
     CHECK(11, stats->pages_in == cache->kv_inside + stats->pages_out);
@@ -346,7 +348,8 @@ static sc_status verify_counters(const sc_cache *cache, const struct totals *tot
     for (uint32_t i = 0; i < SC_SKIP_COUNT; i++) skipped += stats->saves_skipped[i];
     CHECK(11, stats->saves_planned == stats->saves_published + skipped + totals->saves);
     for (uint32_t i = 0; i < SC_EVICT_COUNT; i++) evicted += stats->evicted[i];
-    CHECK(11, stats->saves_published == evicted + sc_registry_count(cache->registry));
+    CHECK(11, stats->saves_published + stats->restored ==
+        evicted + sc_registry_count(cache->registry));
     CHECK(11, stats->acquired == stats->released + totals->leases);
     return SC_OK;
 }
@@ -360,6 +363,7 @@ sc_status sc_cache_verify(const sc_cache *cache)
     if (status == SC_OK) status = verify_snapshots(cache);
     if (status == SC_OK) status = verify_leases(cache, &totals);
     if (status == SC_OK) status = verify_steps(cache, &totals);
+    if (status == SC_OK) status = sc_engine_tier_verify(cache, &totals.tier);
     if (status == SC_OK) status = verify_pools(cache, &totals);
     if (status == SC_OK) status = verify_pins(cache);
     if (status == SC_OK && cache->policy) status = sc_policy_verify(cache->policy);

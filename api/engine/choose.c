@@ -18,7 +18,7 @@
 #include <string.h>
 
 #include "base/prng.h"
-#include "cache_internal.h"
+#include "tier.h"
 
 /* ---- creation ---- */
 
@@ -92,6 +92,7 @@ bool sc_engine_time(sc_cache *cache, uint64_t now_ns)
     cache->now_ns = now_ns;
     sc_engine_pins_serve(cache);
     sc_policy_time(cache->policy, now_ns);
+    sc_engine_tier_time(cache);
     return true;
 }
 

@@ -14,7 +14,7 @@
  * Numbers in brackets are invariants of cache_internal.h. */
 #include <string.h>
 
-#include "cache_internal.h"
+#include "tier.h"
 
 /* ---- checks ---- */
 
@@ -354,7 +354,10 @@ static sc_status commit_and_report(sc_cache *cache, sc_step step, const sc_resul
     cache->report = report;
     sc_status status = sc_engine_record_room(cache, words);
     if (status == SC_OK) status = step_commit(cache, step, results, count, each_out);
-    if (status == SC_OK) sc_engine_record_commit(cache, step, results, count);
+    if (status == SC_OK) {
+        sc_engine_tier_tend(cache);
+        sc_engine_record_commit(cache, step, results, count);
+    }
     cache->report = NULL;
     sc_rwlock_unlock(&cache->lock);
     return status;

@@ -17,7 +17,7 @@
  * push never needs memory. Cost of a push or a take: what is moved. */
 #include <string.h>
 
-#include "cache_internal.h"
+#include "tier.h"
 
 sc_status sc_engine_drain_reserve(sc_cache *cache, uint64_t more)
 {
@@ -79,6 +79,7 @@ static void sink_snapshot(void *ctx, uint32_t snapshot, enum sc_radix_cause caus
     sc_slot slot = SC_SLOT_NULL;
     sc_status status = sc_registry_remove(sink->cache->registry, snapshot, &slot);
     SC_ASSERT(status == SC_OK); /* (2) */
+    sc_engine_tier_gone(sink->cache, snapshot);
     sc_engine_slot_free(sink->cache->options.pool, slot);
     bool asked = cause == SC_RADIX_CAUSE_ASKED || sink->chosen;
     uint32_t as = asked ? sink->asked_as : causes[cause];

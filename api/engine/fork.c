@@ -60,7 +60,7 @@ sc_status sc_engine_lose(sc_cache *cache, sc_lease handle)
 static sc_status check_filled(const sc_cache *cache, const struct lease *lease,
     const int32_t *kv_ids, uint32_t kv_count, const sc_history *history, uint32_t history_count)
 {
-    if (!lease->waiting || lease->draining) {
+    if (!lease->waiting || lease->draining || lease->restore) {
         return SC_FAIL(SC_ERR_STATE, "lease %u waits for nothing", lease->id);
     }
     uint32_t pages = cache->options.without_kv ? 0 : lease->external_len / cache->page;
@@ -409,7 +409,7 @@ sc_status sc_lease_fork(sc_cache *cache, sc_lease lease, int32_t tail_kv, uint32
     size_t bytes = (2 * (size_t)most + 1) * sizeof(sc_slot);
     sc_slot *slots = sc_heap_alloc(&cache->heap, bytes, 16);
     if (!slots) return SC_FAIL(SC_ERR_NO_MEMORY, "no memory to fork %u times", count);
-    struct fills fills = {slots, slots + most + 1, 0, 0};
+    struct fills fills = {.slots = slots, .extras = slots + most + 1};
     sc_status status = fork_and_fill(cache, lease, tail_kv, count, children_out, &fills);
     sc_heap_free(&cache->heap, slots, bytes);
     return status;

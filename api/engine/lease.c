@@ -4,7 +4,7 @@
  * that comments here cite, are in cache_internal.h. */
 #include <string.h>
 
-#include "cache_internal.h"
+#include "tier.h"
 
 struct lease *sc_engine_lease(const sc_cache *cache, sc_lease handle)
 {
@@ -352,8 +352,7 @@ static void take_hints(struct lease *lease, const sc_request *request)
     };
 }
 
-/* The lease stands on the hit. */
-static void take_hit(sc_cache *cache, struct lease *lease, const struct sc_radix_match *match,
+void sc_engine_take_hit(sc_cache *cache, struct lease *lease, const struct sc_radix_match *match,
     const struct sc_snapshot_info *hit)
 {
     lease->source = hit->slot;
@@ -422,11 +421,13 @@ static void lease_start(sc_cache *cache, struct lease *lease, const sc_request *
     stats->tokens_hit += lease->len;
     if (!lease->pinned) return;
     sc_registry_count_hit(cache->registry, match->snapshot);
+    sc_engine_tier_used(cache, match->snapshot);
     stats->resumed++;
     stats->resumed_by_kind[lease->resume_kind]++;
 }
 
-static sc_status acquire_one(sc_cache *cache, const sc_request *request, sc_lease *lease_out)
+static sc_status acquire_one(sc_cache *cache, const sc_request *request, sc_lease *lease_out,
+    struct fills *fills)
 {
     uint32_t len_max = 0;
     SC_TRY(check_request(cache, request, &len_max));
@@ -455,7 +456,7 @@ static sc_status acquire_one(sc_cache *cache, const sc_request *request, sc_leas
     SC_TRY(sc_engine_lease_create(cache, &request->key, hit.history, hit.history_count, &lease));
     lease->reason = reason;
     lease->source = SC_SLOT_NULL;
-    if (match.state_len > 0) take_hit(cache, lease, &match, &hit);
+    if (match.state_len > 0) sc_engine_take_hit(cache, lease, &match, &hit);
     lease->space = space;
     sc_status status = take_slots_or_start_cold(cache, lease, &match); /* may evict, hence last */
     if (status != SC_OK) {
@@ -471,6 +472,7 @@ static sc_status acquire_one(sc_cache *cache, const sc_request *request, sc_leas
         sc_engine_lease_destroy(cache, lease);
         return status;
     }
+    sc_engine_tier_begin(cache, lease, request, len_max, fills);
     lease_start(cache, lease, request, &match);
     *lease_out = (sc_lease){lease->id, lease->generation};
     return SC_OK;
@@ -486,7 +488,9 @@ static void acquire_some(sc_cache *cache, const sc_request *requests, uint32_t c
     for (uint32_t i = 0; i < count; i++) {
         leases_out[i] = (sc_lease){0, 0};
         each_out[i] = status;
-        if (status == SC_OK) each_out[i] = acquire_one(cache, &requests[i], &leases_out[i]);
+        if (status == SC_OK) {
+            each_out[i] = acquire_one(cache, &requests[i], &leases_out[i], fills);
+        }
         if (each_out[i] == SC_ERR_NO_SLOT || each_out[i] == SC_ERR_LIMIT) cache->stats.refused++;
         if (each_out[i] != SC_OK) continue;
         sc_engine_fill_add(cache, fills, sc_engine_lease(cache, leases_out[i]));
@@ -551,11 +555,12 @@ sc_status sc_cache_acquire(sc_cache *cache, const sc_request *requests, uint32_t
     SC_REQUIRE((requests && leases_out && each_out) || count == 0);
     if (count == 0) acquire_some(cache, requests, 0, now_ns, leases_out, each_out, NULL);
     for (uint32_t i = 0; i < count; i += ACQUIRE_BATCH) {
-        sc_slot slots[ACQUIRE_BATCH], extras[ACQUIRE_BATCH];
-        struct fills fills = {slots, extras, 0, 0};
+        sc_slot slots[2 * ACQUIRE_BATCH], extras[ACQUIRE_BATCH]; /* working, and to restore to */
+        struct fills fills = {.slots = slots, .extras = extras};
         uint32_t some = count - i < ACQUIRE_BATCH ? count - i : ACQUIRE_BATCH;
         acquire_some(cache, requests + i, some, now_ns, leases_out + i, each_out + i, &fills);
         sc_status status = sc_engine_fill(cache, &fills);
+        sc_engine_tier_submit(cache, &fills, status);
         if (status != SC_OK) acquire_undo(cache, leases_out + i, each_out + i, some, status);
     }
     return SC_OK;

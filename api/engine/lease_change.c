@@ -3,7 +3,7 @@
  * of cache_internal.h. */
 #include <string.h>
 
-#include "cache_internal.h"
+#include "tier.h"
 
 enum { SPAN_BATCH = 32 };
 
@@ -185,6 +185,7 @@ static bool end_overrun(const sc_cache *cache, const struct lease *lease, uint32
 void sc_engine_lease_end(sc_cache *cache, struct lease *lease, enum sc_release how, uint32_t len)
 {
     bool saved = false, whole = lease->source.id == lease->working.id && !lease->overrun;
+    bool given = sc_engine_tier_leave(cache, lease);
     /* nothing will be read any more */
     sc_status status = sc_radix_unlock(cache->radix, lease->pin);
     SC_ASSERT(status == SC_OK); /* (10) */
@@ -204,7 +205,7 @@ void sc_engine_lease_end(sc_cache *cache, struct lease *lease, enum sc_release h
     kv_give_back(cache, lease);
     status = sc_radix_unlock(cache->radix, lease->path);
     SC_ASSERT(status == SC_OK); /* (10) */
-    if (!saved) sc_engine_slot_free(cache->options.pool, lease->working);
+    if (!saved && !given) sc_engine_slot_free(cache->options.pool, lease->working);
     if (cache->options.extras) sc_engine_slot_free(cache->options.extras, lease->extra);
     sc_engine_policy_end(cache, lease);
     sc_engine_pin_leave(cache, lease);
@@ -268,7 +269,10 @@ sc_status sc_lease_release_tail(
     SC_REQUIRE(tail_kv >= -1);
     sc_rwlock_lock(&cache->lock);
     sc_status status = lease_release(cache, handle, len, how, tail_kv);
-    if (status == SC_OK) sc_engine_record_release(cache, handle, len, how, tail_kv);
+    if (status == SC_OK) {
+        sc_engine_tier_tend(cache);
+        sc_engine_record_release(cache, handle, len, how, tail_kv);
+    }
     sc_rwlock_unlock(&cache->lock);
     return status;
 }

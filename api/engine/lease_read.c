@@ -2,7 +2,7 @@
 /* What can be read of a lease: facts, history, KV ids. Changes nothing. */
 #include <string.h>
 
-#include "cache_internal.h"
+#include "tier.h"
 
 enum { SPAN_BATCH = 32 };
 
@@ -43,6 +43,8 @@ sc_status sc_lease_info_get(const sc_cache *cache, sc_lease handle, sc_lease_inf
             .external_len = lease->external_len,
             .hints = public_hints(&lease->hints),
             .resume_hints = public_hints(&lease->resume_hints),
+            .restore_len = lease->restore ? lease->restore->len : 0,
+            .restore_ticket = lease->restore ? lease->restore->ticket : 0,
         };
     }
     sc_rwlock_unlock_shared(&cache->lock);

@@ -21,7 +21,7 @@
 #include <string.h>
 
 #include "base/prng.h"
-#include "cache_internal.h"
+#include "tier.h"
 
 void sc_engine_history_push(const sc_cache *cache, struct sc_stretch *history, uint32_t *count,
     uint32_t end, uint32_t form)
@@ -345,6 +345,7 @@ static void tell(sc_cache *cache, struct lease *lease, const struct offer *offer
         }
         SC_ASSERT(info.end == saved->len && info.snapshot == saved->snapshot); /* (2) */
         sc_engine_policy_attach(cache, lease, save->position, node, saved->snapshot);
+        sc_engine_tier_saved(cache, lease, save->position, node, saved->snapshot);
         bool end = save->kind == SC_KIND_PROMPT_END || save->kind == SC_KIND_END;
         if (end && r + 1 == registered) sc_engine_pin_move(cache, lease, node);
     }

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/prng.h"
+#include "tier.h"
 
 enum { ROOM_LEAST = 256 };
 
@@ -87,6 +88,31 @@ static void send(sc_cache *cache)
 
 /* ---- options, namespaces ---- */
 
+/* What of its tiers a cache decides by, and what was there at creation. */
+enum { TIER_WORDS = 32 };
+static void tier_words(const sc_cache *cache, uint32_t *words)
+{
+    const struct tier *tier = cache->tier;
+    if (!tier) return;
+    const sc_tier_config *tiers[] = {&tier->options->host, &tier->options->disk};
+    uint64_t all[(RECORD_OPTION_WORDS - TIER_WORDS) / 2] = {
+        tier->options->flops_per_s, tier->has_mover ? tier->mover.page_bytes : 0,
+        tier->state_bytes[SC_TIER_HOST], tier->state_bytes[SC_TIER_DISK], tier->load_hash,
+        (uint64_t)tier->load_count << 32 | tier->has_mover};
+    for (uint32_t i = 0; i < 2; i++) {
+        uint64_t *at = all + 6 + (size_t)7 * i;
+        at[0] = tiers[i]->bytes;
+        at[1] = tiers[i]->day_bytes;
+        at[2] = (uint64_t)tiers[i]->write << 32 | tiers[i]->write_uses;
+        at[3] = tiers[i]->codec;
+        at[4] = tiers[i]->restore_bytes_per_s;
+        at[5] = tiers[i]->restore_latency_ns;
+        at[6] = tiers[i]->zstd_level;
+    }
+    static_assert(sizeof all == (RECORD_OPTION_WORDS - TIER_WORDS) * sizeof *words, "they fill it");
+    memcpy(words, all, sizeof all);
+}
+
 void sc_engine_record_options(const sc_cache *cache, uint32_t words[RECORD_OPTION_WORDS])
 {
     const sc_cache_options *options = &cache->options;
@@ -103,8 +129,9 @@ void sc_engine_record_options(const sc_cache *cache, uint32_t words[RECORD_OPTIO
     const double numbers[] = {options->flops_per_token, options->flops_per_token2,
         options->kv_token_bytes, options->policy_alpha};
     memcpy(words, all, sizeof all);
-    static_assert(24 + sizeof numbers / (sizeof *words) == RECORD_OPTION_WORDS, "they fill it");
+    static_assert(24 + sizeof numbers / (sizeof *words) == TIER_WORDS, "they fit");
     memcpy(words + 24, numbers, sizeof numbers);
+    tier_words(cache, words + TIER_WORDS);
 }
 
 sc_status sc_engine_record_created(sc_cache *cache)
@@ -146,10 +173,11 @@ uint64_t sc_engine_record_acquire_words(const sc_cache *cache, const sc_request 
     if (!cache->options.record) return 0;
     for (uint32_t i = 0; i < count; i++) {
         const sc_key *key = &requests[i].key;
-        words += 48 + SC_BREAKPOINTS_MAX;
+        words += 64 + SC_BREAKPOINTS_MAX;
         if (key->token_count > cache->options.lease_token_max) continue; /* will be refused */
         if (key->mark_count > key->token_count) continue;
         words += (uint64_t)key->token_count + 5 * (uint64_t)key->mark_count;
+        if (cache->tier) words += key->token_count / cache->page + 1; /* ids */
     }
     return words;
 }
@@ -187,6 +215,17 @@ static bool acted(sc_status status)
     return status == SC_OK || status == SC_ERR_NO_SLOT;
 }
 
+/* Whether pages were asked for, and which were given. */
+static void put_given(sc_cache *cache, const struct lease *lease)
+{
+    uint8_t asked = lease ? lease->kv_asked : 0;
+    const struct transfer *transfer = asked == 2 ? lease->restore : NULL;
+    uint32_t first = transfer ? transfer->first_page : 0;
+    put(cache, asked);
+    put_array(cache, transfer ? transfer->ids + first : NULL,
+        transfer ? transfer->page_count - first : 0, 1);
+}
+
 void sc_engine_record_acquire(sc_cache *cache, const sc_request *requests, uint32_t count,
     uint64_t now_ns, const sc_lease *leases, const sc_status *each, bool later)
 {
@@ -200,11 +239,13 @@ void sc_engine_record_acquire(sc_cache *cache, const sc_request *requests, uint3
         if (!acted(each[i])) continue;
         const struct lease *lease = sc_engine_lease(cache, leases[i]);
         put_request(cache, &requests[i]);
+        put_given(cache, lease);
         put(cache, (uint32_t)each[i]);
         put_lease(cache, leases[i]);
         put(cache, lease ? lease->len : 0);
         put(cache, lease ? lease->source.id : 0);
         put(cache, lease ? lease->working.id : 0);
+        put64(cache, lease && lease->restore ? lease->restore->ticket : 0);
     }
     send(cache);
 }
@@ -384,6 +425,18 @@ void sc_engine_record_abort(sc_cache *cache, sc_step step, bool launched)
     if (!begin(cache, RECORD_ABORT)) return;
     put64(cache, step);
     put(cache, launched);
+    send(cache);
+}
+
+void sc_engine_record_apply(sc_cache *cache, const sc_done *done, uint32_t count, uint64_t now_ns)
+{
+    if (!begin(cache, RECORD_APPLY)) return;
+    put64(cache, now_ns);
+    put(cache, count);
+    for (uint32_t i = 0; i < count; i++) {
+        put64(cache, done[i].ticket);
+        put(cache, (uint32_t)done[i].status);
+    }
     send(cache);
 }
 

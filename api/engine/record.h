@@ -9,7 +9,7 @@
  * OPTIONS     version, sizes and switches that decide       -
  * NS_OPEN     adapter id, generation                        namespace
  * NS_CLOSE    namespace                                     -
- * ACQUIRE     now; items                                    each: status, lease, len, slots
+ * ACQUIRE     now; items, KV ids that were given            each: status, lease, len, slots, ticket
  * APPEND      lease, tokens, marks                          -
  * FILLED      lease, ids, history                           -
  * FORK        lease, tail, count                            status, children
@@ -22,6 +22,7 @@
  * DRAIN       cap                                           count, hash of the ids
  * LOSE        lease                                         -
  * UNDO        lease, forked                                 -
+ * APPLY       now; tickets, statuses                        -
  *
  * Only calls that changed something are written, and of a batch only what changed something: an
  * item that was refused without trace is left out of ACQUIRE, a row in PLAN is a lease of zeros. */
@@ -46,10 +47,11 @@ enum record_op {
     RECORD_EVICT,
     RECORD_DRAIN,
     RECORD_LOSE,
-    RECORD_UNDO
+    RECORD_UNDO,
+    RECORD_APPLY
 };
 
-enum { RECORD_VERSION = 2, RECORD_OPTION_WORDS = 32, RECORD_PLAN_WORDS = 7 };
+enum { RECORD_VERSION = 3, RECORD_OPTION_WORDS = 72, RECORD_PLAN_WORDS = 7 };
 
 /* What of a cache's options its decisions depend on. */
 void sc_engine_record_options(const sc_cache *cache, uint32_t words[RECORD_OPTION_WORDS]);

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "record.h"
+#include "tier.h"
 #include "statecache/experimental.h"
 
 struct sc_replay {
@@ -167,6 +168,19 @@ static void get_hints(struct sc_replay *replay, sc_hints *hints)
     hints->class_id = get(replay);
 }
 
+/* KV ids that alloc gave then are given again. */
+static void get_given(struct sc_replay *replay)
+{
+    struct tier *tier = replay->cache->tier;
+    uint32_t asked = get(replay), count = 0;
+    const int32_t *ids = get_array(replay, 1, &count);
+    if (!tier) return;
+    tier->player = true;
+    tier->player_gives = asked == 2;
+    tier->player_ids = ids;
+    tier->player_count = count;
+}
+
 static sc_status play_request(struct sc_replay *replay, uint32_t index, uint64_t now_ns)
 {
     sc_request request = {.depth = 0};
@@ -188,6 +202,7 @@ static sc_status play_request(struct sc_replay *replay, uint32_t index, uint64_t
         get_hints(replay, &hints);
         request.hints = &hints;
     }
+    get_given(replay);
     SC_TRY(whole(replay));
     SC_TRY(sc_cache_acquire(replay->cache, &request, 1, now_ns, &lease, &status));
     SC_TRY(same(replay, "status of request", index, (uint32_t)status));
@@ -195,7 +210,8 @@ static sc_status play_request(struct sc_replay *replay, uint32_t index, uint64_t
     if (status == SC_OK) SC_TRY(sc_lease_info_get(replay->cache, lease, &info));
     SC_TRY(same(replay, "length of request", index, info.len));
     SC_TRY(same(replay, "source of request", index, (uint32_t)info.source_slot));
-    return same(replay, "working slot of request", index, (uint32_t)info.working_slot);
+    SC_TRY(same(replay, "working slot of request", index, (uint32_t)info.working_slot));
+    return same64(replay, "ticket of request", info.restore_ticket);
 }
 
 static sc_status play_acquire(struct sc_replay *replay)
@@ -365,6 +381,22 @@ static sc_status play_release(struct sc_replay *replay)
         len, how, tail_kv));
 }
 
+/* The transfers are this cache's own: they have ended before they are applied. */
+static sc_status play_apply(struct sc_replay *replay)
+{
+    sc_done *done = NULL;
+    uint64_t now_ns = get64(replay);
+    uint32_t count = get_count(replay, 3);
+    SC_TRY(scratch(replay, count, sizeof *done, &done));
+    for (uint32_t i = 0; i < count; i++) {
+        done[i].ticket = get64(replay);
+        done[i].status = (sc_status)(int32_t)get(replay);
+    }
+    SC_TRY(whole(replay));
+    SC_TRY(sc_engine_tier_wait(replay->cache, done, count));
+    return went_well(replay, "sc_cache_apply", sc_cache_apply(replay->cache, done, count, now_ns));
+}
+
 static sc_status play_evict(struct sc_replay *replay)
 {
     sc_room got;
@@ -400,7 +432,7 @@ static sc_status play(struct sc_replay *replay)
         [RECORD_ADOPT] = play_adopt, [RECORD_PLAN] = play_plan, [RECORD_COMMIT] = play_commit,
         [RECORD_ABORT] = play_abort, [RECORD_RELEASE] = play_release,
         [RECORD_EVICT] = play_evict, [RECORD_DRAIN] = play_drain, [RECORD_LOSE] = play_lose,
-        [RECORD_UNDO] = play_undo,
+        [RECORD_UNDO] = play_undo, [RECORD_APPLY] = play_apply,
     };
     uint32_t op = replay->words[1];
     bool known = op > 0 && op < sizeof plays / sizeof *plays && plays[op];

@@ -10,7 +10,7 @@
  * id indexes an array, so that a look-up costs one read. */
 #include <string.h>
 
-#include "cache_internal.h"
+#include "tier.h"
 
 static uint32_t key_field(uint8_t *key, uint32_t at, uint8_t tag, const void *bytes, uint8_t count)
 {
@@ -110,7 +110,12 @@ sc_status sc_namespace_open(sc_cache *cache, const sc_fingerprint *fingerprint, 
     struct space *space = NULL;
     HASH_FIND(hh, cache->space_by_key, key, key_bytes, space);
     sc_status status = SC_OK;
-    if (!space) status = space_create(cache, key, key_bytes, &space);
+    uint32_t tier_space = 0;
+    if (!space) {
+        status = sc_engine_tier_space_open(cache, adapter_id, adapter_generation, &tier_space);
+        if (status == SC_OK) status = space_create(cache, key, key_bytes, &space);
+        if (status == SC_OK) space->tier_space = tier_space;
+    }
     if (status == SC_OK) {
         *namespace_out = (sc_namespace){space->id, space->generation};
         sc_engine_record_ns_open(cache, adapter_id, adapter_generation, *namespace_out);
@@ -126,10 +131,12 @@ static sc_status space_close(sc_cache *cache, sc_namespace ns)
     if (space->lease_count > 0) {
         return SC_FAIL(SC_ERR_BUSY, "namespace %u has %u leases", ns.id, space->lease_count);
     }
+    SC_TRY(sc_engine_tier_space_check(cache, space));
     struct evict_sink sink;
     sc_engine_sink_init(cache, SC_EVICT_CLOSED, &sink);
     sc_engine_pins_drop(cache, space);
     SC_TRY(sc_radix_space_remove(cache->radix, space->radix_space, &sink.sink));
+    sc_engine_tier_space_close(cache, space);
     HASH_DEL(cache->space_by_key, space);
     cache->spaces[space->id - 1] = NULL;
     sc_heap_free(&cache->heap, space, sizeof *space);

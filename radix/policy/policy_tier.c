@@ -9,6 +9,12 @@
  * longer than computing again. */
 #include "policy_internal.h"
 
+double sc_policy_worth(struct sc_policy *p, sc_node node)
+{
+    uint32_t id = p ? pol_now(p, node) : 0;
+    return id != 0 ? pol_value(p, id) : 0;
+}
+
 uint32_t sc_policy_demote_to(struct sc_policy *p, sc_node node, uint32_t tiers)
 {
     if (!p) return 0;

@@ -6,3 +6,9 @@ foreach(name test_engine test_engine_leases test_engine_cache test_engine_contra
         test_engine_policy)
     sc_test(NAME ${name} LABELS unit LAYERS ALL SOURCES ${name}.c)
 endforeach()
+
+# With tiers below.
+foreach(name test_engine_tiers test_engine_tiers_args)
+    sc_test(NAME ${name} LABELS unit LAYERS base kernels pool snapshot radix policy engine tier
+        SOURCES ${name}.c)
+endforeach()

@@ -13,6 +13,7 @@
  *
  *   acquire --no room--> nothing is held
  *      |- EXTERNAL ------> WAITING --filled--> READY
+ *      |- lower tier ----> WAITING --apply---> READY, shorter if it failed or came too late
  *      '-----------------> READY
  *   READY --plan--> RUNNING (1 to depth steps out) --last commit--> READY
  *   RUNNING --abort, launched--> LOST --release--> gone;   abort, not launched: as if never planned
@@ -37,12 +38,15 @@
  * one step, do not overlap: what a call names is the caller's when it has returned. Decisions are a
  * pure function of the sequence of mutating calls (contract 18).
  *
- * Not yet here: lower tiers. */
+ * Lower tiers (statecache/tiers.h). States that are evicted, or worth it, go down to host memory
+ * and disk, with their KV; acquire brings them back where that is sooner than computing. What is on
+ * disk is there again after a restart. docs/explanation/tiers.md */
 #ifndef STATECACHE_CACHE_H
 #define STATECACHE_CACHE_H
 
 #include "statecache/mark.h"
 #include "statecache/pool.h"
+#include "statecache/tiers.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -109,18 +113,28 @@ typedef struct sc_cache_options {
     uint32_t policy_interval;  /* fixed: tokens between snapshots; default 512 */
     uint32_t policy_blocks;    /* gittins: pieces of prompts, of a grid each, that it remembers,
                                 * 40 bytes each from the start; default 262,144 */
+    /* NULL: the device alone. Else where states go from there; borrowed, exclusively, until the
+     * cache is destroyed. What they have on disk is known when the cache is there */
+    sc_tiers *tiers;
+    /* NULL: no KV goes down, and a lower tier has only what can be resumed with KV that the device
+     * still has. Not without KV */
+    const sc_kv_mover *kv_mover;
 } sc_cache_options;
 #define SC_DEPTH_MAX 4
 #define SC_CACHE_OPTIONS_INIT                                                                      \
     {sizeof(sc_cache_options), NULL, NULL, 1, false, 256, 256, 1024, 1u << 20, 0, 0,               \
-        SC_SAVE_DEFAULT, 0, false, NULL, 1, 0, false, NULL, NULL, NULL, 0, 0, 0, 0, 0, 0}
+        SC_SAVE_DEFAULT, 0, false, NULL, 1, 0, false, NULL, NULL, NULL, 0, 0, 0, 0, 0, 0, NULL,    \
+        NULL}
 
 /** A limit of 0 (rows, saves, leases, tokens of a lease, depth) means its default. `struct_size`
  * may be that of an older version: what lies beyond takes its default; a larger one is refused.
  * Errors: SC_ERR_INVALID, SC_ERR_BUSY (a pool is used by another cache or has slots taken),
- * SC_ERR_NOT_FOUND (policy), SC_ERR_OVERFLOW (grid), SC_ERR_NO_MEMORY. On error nothing is held. */
+ * SC_ERR_NOT_FOUND (policy), SC_ERR_OVERFLOW (grid), SC_ERR_NO_MEMORY; of tiers: SC_ERR_BUSY (used
+ * by another cache), SC_ERR_LIMIT, SC_ERR_UNSUPPORTED (host memory), SC_ERR_IO, SC_ERR_CORRUPT
+ * (disk). On error nothing is held. Cost: with a disk tier O(what it has). */
 SC_API sc_status sc_cache_create(const sc_cache_options *options, sc_cache **cache_out);
-/** Gives all slots back to the pools. SC_ERR_BUSY, changing nothing, while a lease is alive.
+/** Gives all slots back to the pools. SC_ERR_BUSY, changing nothing, while a lease is alive, or a
+ * kv_mover has not ended what it began. Waits for other transfers; what is not on disk is lost.
  * NULL is allowed. KV ids that the tree still held are the engine's again without being drained. */
 SC_API sc_status sc_cache_destroy(sc_cache *cache);
 
@@ -129,7 +143,8 @@ SC_API sc_status sc_cache_destroy(sc_cache *cache);
  * Errors: SC_ERR_INVALID, SC_ERR_MISMATCH, SC_ERR_NO_MEMORY. */
 SC_API sc_status sc_namespace_open(sc_cache *cache, const sc_fingerprint *fingerprint,
     uint64_t adapter_id, uint64_t adapter_generation, sc_namespace *namespace_out);
-/** Drops all that is cached under it. SC_ERR_STALE; SC_ERR_BUSY while a lease uses it.
+/** Drops all that is cached under it, in every tier. SC_ERR_STALE; SC_ERR_BUSY while a lease uses
+ * it or a transfer of it has not been applied.
  * Cost: O(nodes, KV ids and snapshots that go), with the lock held: look-ups wait. */
 SC_API sc_status sc_namespace_close(sc_cache *cache, sc_namespace ns);
 
@@ -153,12 +168,17 @@ typedef struct sc_key {
     X(SC_REASON_EVICTED, 3, "a state was saved beyond and evicted")                                \
     X(SC_REASON_TOO_SHORT, 4, "the prompt is shorter than a page and a token")                     \
     X(SC_REASON_PENDING, 5, "another lease is computing it")                                       \
-    X(SC_REASON_BEYOND, 6, "a state is there, but beyond len_max")
+    X(SC_REASON_BEYOND, 6, "a state is there, but beyond len_max")                                 \
+    X(SC_REASON_RESTORING, 7, "it is being restored from a lower tier")                            \
+    X(SC_REASON_TIER_FAILED, 8, "a lower tier has more, but could not be read")                    \
+    X(SC_REASON_TIER_LATE, 9, "a lower tier has more, but the deadline came first")                \
+    X(SC_REASON_RECOMPUTE, 10, "a lower tier has more, but computing it is sooner")                \
+    X(SC_REASON_TIER_ROOM, 11, "a lower tier has more, but there is no slot or KV page for it")
 typedef enum sc_reason {
 #define SC_REASON_ENUM(name, value, text) name = value,
     SC_REASON_LIST(SC_REASON_ENUM)
 #undef SC_REASON_ENUM
-        SC_REASON_COUNT = 7
+        SC_REASON_COUNT = 12
 } sc_reason;
 /** Text of a reason; never NULL. */
 SC_API const char *sc_reason_text(sc_reason reason);
@@ -176,9 +196,11 @@ typedef struct sc_answer {
      * state_len */
     uint32_t kv_len;
     uint32_t branch_len;                 /* grid point worth saving, 0 if none */
-    /* longest resumable prefix by tier (device only, for now) */
+    /* longest resumable prefix by tier: the slowest that is needed for it, also for its KV. Of
+     * lower tiers only what is longer than what the device has, else 0 */
     uint32_t state_len[SC_TIER_COUNT];
-    uint64_t restore_ns[SC_TIER_COUNT];
+    uint64_t restore_ns[SC_TIER_COUNT]; /* as the options of the tiers say; 0: not known */
+    uint32_t codec[SC_TIER_COUNT];      /* of the state: 1 raw, 2 bf16, 3 int8; 0: device, none */
     /* a lease is computing this prefix, longer than state_len, and means to save it; 0: none */
     uint32_t pending_len;
     sc_step pending_step;                /* the step in flight that does; 0: not planned yet */
@@ -229,7 +251,9 @@ enum {
 /** Frozen: passed in arrays. */
 typedef struct sc_request {
     sc_key key;
-    uint64_t deadline_ns;     /* for restores; not used yet */
+    /* 0: none. A restore that would end later is not begun; at this time a lease that waits for one
+     * goes on, shorter */
+    uint64_t deadline_ns;
     uint32_t flags;           /* SC_REQUEST_ */
     uint32_t depth;           /* steps in flight with this lease at most; 0: 1 */
     const sc_hints *hints;    /* NULL: none; read during the call */
@@ -250,7 +274,8 @@ SC_API sc_status sc_cache_acquire(sc_cache *cache, const sc_request *requests, u
     uint64_t now_ns, sc_lease *leases_out, sc_status *each_out);
 
 typedef enum sc_lease_state {
-    SC_LEASE_WAITING = 1, /* the engine is filling its slot (EXTERNAL) */
+    /* the engine is filling its slot (EXTERNAL), or a lower tier is (sc_cache_apply) */
+    SC_LEASE_WAITING = 1,
     SC_LEASE_READY = 2,
     SC_LEASE_RUNNING = 3,
     SC_LEASE_LOST = 4,
@@ -296,6 +321,10 @@ typedef struct sc_lease_info {
     uint32_t external_len;   /* WAITING: tokens that the engine is to bring; else 0 */
     sc_hints hints;          /* of the request; breakpoints: NULL */
     sc_hints resume_hints;   /* of the lease that saved the hit; breakpoints: NULL */
+    /* WAITING for a lower tier: the transfer, and what it will have resumed then; else 0 */
+    uint64_t restore_ticket;
+    uint32_t restore_len;
+    uint32_t reserved32;     /* 0 */
 } sc_lease_info;
 /** SC_ERR_STALE. Threads: any. */
 SC_API sc_status sc_lease_info_get(const sc_cache *cache, sc_lease lease, sc_lease_info *info_out);
@@ -545,13 +574,27 @@ SC_API sc_status sc_lease_release(
 SC_API sc_status sc_lease_release_tail(
     sc_cache *cache, sc_lease lease, uint32_t len, enum sc_release how, int32_t tail_kv);
 
-/** Completions of transfers. There are no lower tiers yet: poll finds none, and apply accepts only
- * an empty list (SC_ERR_NOT_FOUND otherwise). */
+/** The completion of a transfer between tiers. */
 typedef struct sc_done { uint64_t ticket; sc_status status; } sc_done;
+/** Reports transfers that have ended here since, each once, in the order in which they did. Decides
+ * nothing: no answer changes. `*count_out`: how many; as many as `cap`: perhaps there are more.
+ * Threads: any. SC_ERR_INVALID. Never waits for a transfer. */
 SC_API sc_status sc_cache_poll(
     sc_cache *cache, sc_done *done_out, uint32_t cap, uint32_t *count_out);
+/** These transfers have taken effect, in this order: leases that waited are READY, copies are
+ * there. Tensor-parallel ranks apply the same lists at the same places of their calls: a ticket
+ * when all of them have had it from poll, as failed if it failed anywhere. Then they go on deciding
+ * the same (contract 18): nothing else that a transfer does has influence.
+ * All or nothing: SC_ERR_NOT_FOUND (a ticket that is not given out, or was applied), SC_ERR_STATE
+ * (poll has not reported it yet), SC_ERR_MISMATCH (it failed here, and the list says it did not),
+ * SC_ERR_INVALID (named twice), SC_ERR_NO_MEMORY. A restore whose state the tree cannot take
+ * (another history stays there, token_max) is as one that failed. */
 SC_API sc_status sc_cache_apply(
     sc_cache *cache, const sc_done *done, uint32_t count, uint64_t now_ns);
+/** What a function of the kv_mover has begun with this ticket (which is not one of sc_done) has
+ * ended. Threads: any, also from within that function. SC_ERR_NOT_FOUND: there is no such move, or
+ * it has ended. */
+SC_API sc_status sc_kv_moved(sc_cache *cache, uint64_t ticket, sc_status status);
 
 typedef struct sc_room {
     /* held: working, in flight, pinned snapshots */
@@ -606,6 +649,17 @@ typedef struct sc_cache_stats {
     uint64_t rows_off_grid;     /* prefill rows that ended inside a prompt and off the chunk grid */
     uint64_t pins_alive;
     uint64_t policy_refits, policy_bytes; /* how often it has learned anew; its memory */
+    /* Tiers: leases that resumed from each (the slowest that was needed; [0]: the device), and
+     * their tokens beyond the device's hit */
+    uint64_t resumed_by_tier[SC_TIER_COUNT], tokens_hit_by_tier[SC_TIER_COUNT];
+    uint64_t restored;          /* snapshots: published + restored == evicted + alive */
+    /* copies that were written, dropped for room, and refused (room, worth, writes of a day) */
+    uint64_t tier_stored[SC_TIER_COUNT], tier_dropped[SC_TIER_COUNT], tier_refused[SC_TIER_COUNT];
+    uint64_t tier_lost;         /* states that went without a copy anywhere */
+    uint64_t tier_loaded;       /* records on disk when the cache was created */
+    uint64_t tier_records;      /* states known in any tier, the device included */
+    uint64_t tier_bytes[SC_TIER_COUNT];           /* of copies, as the budgets count */
+    uint64_t transfers_alive, transfers_failed;   /* not applied yet; applied as failed */
 } sc_cache_stats;
 /** Fills `stats_out->struct_size` bytes. */
 SC_API sc_status sc_cache_stats_get(const sc_cache *cache, sc_cache_stats *stats_out);

@@ -213,6 +213,9 @@ sc_status sc_radix_evict_kv(struct sc_radix *radix, uint64_t token_count,
 sc_status sc_radix_evict_state(struct sc_radix *radix, uint32_t count,
     const struct sc_radix_sink *sink, uint32_t *count_out);
 
+/* The snapshot that sc_radix_evict_state would drop first; NONE if there is none. */
+sc_node sc_radix_state_victim(const struct sc_radix *radix);
+
 /* Evicts what hangs on one node and nothing else: its snapshot, if it has one, and then, from the
  * node upwards, every node that is a leaf without snapshot and not locked. `rest_out` is the node
  * at which that stopped (`node` itself where its KV stays), NONE at the root. SC_ERR_BUSY,
@@ -259,6 +262,12 @@ sc_status sc_radix_node_get(const struct sc_radix *radix, sc_node node,
 /* Its marks. SC_ERR_STALE; SC_ERR_LIMIT when cap is short (count_out says what is needed). */
 sc_status sc_radix_marks_get(const struct sc_radix *radix, sc_node node, sc_mark *marks_out,
     uint32_t cap, uint32_t *count_out);
+
+/* The key of the path that ends at `node`: `tokens_out` has room for its end, `marks_out` for
+ * `mark_cap` marks. SC_ERR_STALE; SC_ERR_LIMIT, with the count, when mark_cap is short. Cost:
+ * O(tokens). */
+sc_status sc_radix_path_get(const struct sc_radix *radix, sc_node node, int32_t *tokens_out,
+    sc_mark *marks_out, uint32_t mark_cap, uint32_t *mark_count_out);
 
 struct sc_radix_stats {
     uint64_t node_count, token_count, snapshot_count;

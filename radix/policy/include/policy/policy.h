@@ -174,6 +174,8 @@ void sc_policy_end(struct sc_policy *policy, struct sc_policy_path *path);
 
 /* The snapshot that would go first, with its value per byte: SC_NODE_NONE if none may. */
 sc_node sc_policy_victim(struct sc_policy *policy, double *value_out);
+/* What its snapshot is worth, per byte, as sc_policy_victim compares; 0: not known. */
+double sc_policy_worth(struct sc_policy *policy, sc_node node);
 /* Where a victim should go: a tier from 1 on, or 0 to drop it. `room` has a bit per tier. */
 uint32_t sc_policy_demote_to(struct sc_policy *policy, sc_node node, uint32_t tiers);
 /* Replaces alpha (SC_POLICY_MARCONI). */

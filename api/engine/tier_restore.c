@@ -1,0 +1,669 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What comes back: look-up in the directory, restore or recompute, leases that wait.
+ *
+ *   acquire ----> snapshot slot free, or worth taking: restore into it, waiters share it
+ *      |    '---> else into the working slot of the lease, which alone gets it
+ *      v
+ *   WAITING --apply, ok-------------> READY on what was restored
+ *      |-----apply, failed----------> READY on the device's hit, SC_REASON_TIER_FAILED
+ *      |-----its deadline is over---> the same, SC_REASON_TIER_LATE; the transfer goes on
+ *      '-----release----------------> gone; a working slot that is being written is the transfer's
+ *
+ * A lease that waits stands on the hit of the device already, pinned: nothing has to be found again
+ * when the restore fails. Numbers in brackets are invariants of tier.h. */
+#include <string.h>
+
+#include "tier.h"
+
+enum { CANDIDATES_MAX = 8, CHAIN_MAX = 64 };
+
+/* One way to resume: a record, and the records whose KV it needs. */
+struct choice {
+    struct tier_record *record;
+    struct tier_record *chain[CHAIN_MAX]; /* the record first */
+    uint32_t chain_count;
+    uint32_t kv_page;  /* pages before are on the device */
+    uint32_t pages;    /* in all, a partial one too */
+    uint32_t slowest;  /* tier */
+    bool timed;
+    uint64_t ns;
+};
+
+/* ---- what a restore needs ---- */
+
+/* The tier from which a copy is read. */
+static uint32_t best_tier(const struct tier_record *record)
+{
+    return record->copies & 1u << SC_TIER_HOST ? SC_TIER_HOST : SC_TIER_DISK;
+}
+
+static uint32_t page_end(const sc_cache *cache, uint32_t len)
+{
+    return (len + cache->page - 1) / cache->page;
+}
+
+/* Whether the KV that the device has of these tokens came to be like the record's. */
+static bool device_agrees(const sc_cache *cache, const struct tier_record *record,
+    const struct sc_radix_match *match, uint32_t len)
+{
+    struct sc_radix_node_info info = {.parent = SC_NODE_NONE};
+    for (sc_node node = match->node; node != SC_NODE_NONE; node = info.parent) {
+        if (sc_radix_node_get(cache->radix, node, &info) != SC_OK) return false;
+        uint32_t end = info.end < len ? info.end : len;
+        if (info.start >= len) continue;
+        uint64_t hash = sc_engine_history_hash(record->history, record->history_count, end);
+        if (hash != info.history) return false;
+    }
+    return true;
+}
+
+/* Time to read what the choice needs; 0 where nothing is known of a tier. */
+static void choice_time(const sc_cache *cache, struct choice *choice)
+{
+    const struct tier *tier = cache->tier;
+    double ns = 0;
+    choice->timed = true;
+    for (uint32_t i = 0; i < choice->chain_count; i++) {
+        const struct tier_record *record = choice->chain[i];
+        uint32_t which = best_tier(record);
+        const sc_tier_config *options =
+            which == SC_TIER_HOST ? &tier->options->host : &tier->options->disk;
+        if (which > choice->slowest) choice->slowest = which;
+        ns += (double)options->restore_latency_ns;
+        if (options->restore_bytes_per_s > 0) {
+            ns += (double)record->bytes[which] * 1e9 / (double)options->restore_bytes_per_s;
+        } else {
+            choice->timed = false;
+        }
+    }
+    choice->ns = ns < 1e18 ? (uint64_t)ns : (uint64_t)1e18;
+}
+
+/* False: it cannot be restored, for want of KV. */
+static bool choice_make(const sc_cache *cache, struct tier_record *record,
+    const struct sc_radix_match *match, struct choice *choice)
+{
+    const struct tier *tier = cache->tier;
+    *choice = (struct choice){.record = record, .pages = page_end(cache, record->token_count)};
+    if (!record->copies) return false;
+    choice->chain[choice->chain_count++] = record;
+    if (!cache->options.without_kv) {
+        uint32_t whole = sc_engine_page_floor(cache, record->token_count);
+        uint32_t kv_len = match->kv_len < whole ? match->kv_len : whole;
+        if (!device_agrees(cache, record, match, kv_len)) return false;
+        choice->kv_page = kv_len / cache->page;
+        if (!tier->has_mover && choice->kv_page < choice->pages) return false;
+        struct tier_record *at = record;
+        while (at->parent_len / cache->page > choice->kv_page) {
+            at = sc_tier_record(tier, at->parent);
+            if (!at || !at->copies || choice->chain_count == CHAIN_MAX) return false;
+            choice->chain[choice->chain_count++] = at;
+        }
+    }
+    choice_time(cache, choice);
+    return true;
+}
+
+/* Time to compute tokens [from, to); false: not known. */
+static bool compute_ns(const sc_cache *cache, uint32_t from, uint32_t to, double *ns_out)
+{
+    const sc_cache_options *options = &cache->options;
+    double speed = (double)cache->tier->options->flops_per_s, a = from, b = to;
+    if (!(speed > 0) || !(options->flops_per_token > 0)) return false;
+    double flops = options->flops_per_token * (b - a);
+    flops += options->flops_per_token2 * (b * b - a * a) / 2;
+    *ns_out = flops * 1e9 / speed;
+    return true;
+}
+
+/* The directory's records of the key beyond what the device has, deepest first. */
+static uint32_t candidates(const sc_cache *cache, uint32_t space,
+    const struct sc_radix_key *key, const struct sc_radix_match *match, uint32_t len_max,
+    struct tier_record **out)
+{
+    const struct tier *tier = cache->tier;
+    struct sc_radix_match found;
+    uint32_t count = 0;
+    sc_status status = sc_radix_match(tier->radix, tier->spaces[space].radix_space, key, len_max,
+        &found);
+    if (status != SC_OK || found.state_len == 0) return 0;
+    struct tier_record *record = sc_tier_record(tier, found.snapshot);
+    for (; record && count < CANDIDATES_MAX; record = sc_tier_above(tier, record)) {
+        if (record->token_count <= match->state_len) break;
+        if (record->copies) out[count++] = record;
+    }
+    return count;
+}
+
+static uint32_t codec_of(const struct tier *tier, uint32_t which)
+{
+    return which == SC_TIER_HOST ? tier->options->host.codec : tier->options->disk.codec;
+}
+
+void sc_engine_tier_answer(const sc_cache *cache, const struct space *space,
+    const struct sc_radix_key *key, const struct sc_radix_match *match, uint32_t len_max,
+    sc_answer *answer)
+{
+    struct tier_record *records[CANDIDATES_MAX];
+    if (!cache->tier) return;
+    uint32_t count = candidates(cache, space->tier_space, key, match, len_max, records);
+    for (uint32_t i = count; i-- > 0;) { /* the longest last */
+        struct choice choice;
+        if (!choice_make(cache, records[i], match, &choice)) continue;
+        answer->state_len[choice.slowest] = records[i]->token_count;
+        answer->restore_ns[choice.slowest] = choice.ns;
+        answer->codec[choice.slowest] = codec_of(cache->tier, best_tier(records[i]));
+    }
+}
+
+/* ---- restore or recompute ---- */
+
+/* The choice that brings the prompt's end soonest; false: computing does. */
+static bool choose(const sc_cache *cache, const struct lease *lease, const sc_request *request,
+    const struct sc_radix_key *key, const struct sc_radix_match *match, uint32_t len_max,
+    struct choice *best, sc_reason *reason_out)
+{
+    struct tier_record *records[CANDIDATES_MAX];
+    struct choice choice = {.record = NULL};
+    uint32_t count =
+        candidates(cache, lease->space->tier_space, key, match, len_max, records);
+    double best_ns = 0, rest = 0;
+    bool found = false, known = compute_ns(cache, match->state_len, len_max, &best_ns);
+    for (uint32_t i = 0; i < count; i++) {
+        if (!choice_make(cache, records[i], match, &choice)) continue;
+        if (request->deadline_ns > 0 && cache->now_ns + choice.ns > request->deadline_ns) {
+            *reason_out = SC_REASON_TIER_LATE;
+            continue;
+        }
+        if (!known || !choice.timed) { /* the deepest */
+            *best = choice;
+            return true;
+        }
+        (void)compute_ns(cache, records[i]->token_count, len_max, &rest);
+        if ((double)choice.ns + rest >= best_ns) {
+            if (!found && *reason_out == lease->reason) *reason_out = SC_REASON_RECOMPUTE;
+            continue;
+        }
+        best_ns = (double)choice.ns + rest;
+        *best = choice;
+        found = true;
+    }
+    return found;
+}
+
+/* ---- the beginning ---- */
+
+static void reason_set(sc_cache *cache, struct lease *lease, sc_reason reason)
+{
+    cache->stats.reason_count[lease->reason]--;
+    lease->reason = reason;
+    cache->stats.reason_count[lease->reason]++;
+}
+
+static void wait_for(struct lease *lease, struct transfer *transfer)
+{
+    lease->restore = transfer;
+    lease->restore_next = transfer->waiters;
+    transfer->waiters = lease;
+    lease->waiting = true;
+    lease->reason = SC_REASON_RESTORING; /* not counted yet: it is being acquired */
+}
+
+/* Ids for the pages that are not on the device; false: there are none. */
+static bool take_pages(sc_cache *cache, struct lease *lease, struct transfer *transfer)
+{
+    struct tier *tier = cache->tier;
+    uint32_t count = transfer->page_count - transfer->first_page;
+    int32_t *ids = transfer->ids + transfer->first_page;
+    bool given = true;
+    if (count == 0) return true;
+    if (tier->player) {
+        given = tier->player_gives && tier->player_count == count;
+        if (given) memcpy(ids, tier->player_ids, count * sizeof *ids);
+    } else {
+        given = tier->mover.alloc(tier->mover.ctx, count, ids);
+    }
+    lease->kv_asked = given ? 2 : 1;
+    if (!given) return false;
+    cache->kv_inside += count;
+    cache->kv_held += count;
+    cache->stats.pages_in += count;
+    return true;
+}
+
+/* What the job reads; the copies stay meanwhile (23). */
+static void take_sources(sc_cache *cache, const struct choice *choice, struct transfer *transfer)
+{
+    struct tier *tier = cache->tier;
+    struct sc_tier_source *sources =
+        (struct sc_tier_source *)(uintptr_t)transfer->job.sources;
+    for (uint32_t i = 0; i < choice->chain_count; i++) {
+        struct tier_record *record = choice->chain[i];
+        uint32_t first = record->parent_len / cache->page;
+        uint32_t end = page_end(cache, record->token_count);
+        uint32_t from = first > choice->kv_page ? first : choice->kv_page;
+        bool kv = tier->has_mover;
+        sources[i] = (struct sc_tier_source){best_tier(record), record->host_copy,
+            record->token_count, end - first, kv && end > from ? from - first : 0,
+            kv && end > from ? end - from : 0, from, record->id};
+        record->readers[sources[i].tier]++;
+        sc_tier_rank(tier, record);
+    }
+    transfer->job.source_count = choice->chain_count;
+}
+
+/* A slot that waiters can share, else that of the lease. */
+static bool take_place(sc_cache *cache, struct lease *lease, const sc_request *request,
+    const struct choice *choice, struct transfer *transfer, struct fills *fills)
+{
+    uint32_t len = choice->record->token_count;
+    double bar = HUGE_VAL;
+    if (cache->policy && lease->learned) bar = sc_policy_bar(cache->policy, &lease->policy, len);
+    sc_status status = sc_engine_slot_take(cache, SC_OWNER_IN_FLIGHT, bar, &transfer->slot);
+    if (status == SC_OK) {
+        transfer->job.slot = transfer->slot;
+        fills->slots[fills->slot_count++] = transfer->slot;
+        choice->record->restoring = (uint32_t)transfer->ticket;
+        return true;
+    }
+    transfer->slot = SC_SLOT_NULL;
+    bool tail = !cache->options.without_kv && len % cache->page != 0;
+    if (tail || request->deadline_ns > 0) return false;
+    transfer->lease = lease;
+    transfer->job.slot = lease->working;
+    return true;
+}
+
+static bool begin(sc_cache *cache, struct lease *lease, const sc_request *request,
+    const struct sc_radix_match *match, const struct choice *choice, struct fills *fills)
+{
+    struct tier *tier = cache->tier;
+    struct tier_record *record = choice->record;
+    uint32_t pages = cache->options.without_kv ? 0 : choice->pages;
+    if (sc_engine_drain_reserve(cache, pages) != SC_OK) return false;
+    if (sc_engine_reserve_scratch(cache, pages, record->history_count) != SC_OK) return false;
+    struct transfer *transfer = sc_tier_transfer(cache, record, pages, choice->chain_count);
+    if (!transfer) return false;
+    transfer->space = lease->space->radix_space;
+    transfer->len = record->token_count;
+    transfer->first_page = choice->kv_page;
+    transfer->page_count = pages;
+    transfer->job.op = SC_TIER_RESTORE;
+    sc_node node = cache->options.without_kv ? SC_NODE_NONE : match->node;
+    if (sc_radix_lock(cache->radix, node, SC_RADIX_LOCK_KV, &transfer->receipt) != SC_OK) {
+        sc_tier_transfer_free(cache, transfer);
+        return false;
+    }
+    bool placed = take_place(cache, lease, request, choice, transfer, fills);
+    if (!placed || !take_pages(cache, lease, transfer)) {
+        if (transfer->slot.id) {
+            fills->slot_count--;
+            record->restoring = 0;
+            sc_engine_slot_free(cache->options.pool, transfer->slot);
+        }
+        sc_status status = sc_radix_unlock(cache->radix, transfer->receipt);
+        SC_ASSERT(status == SC_OK); /* (24) */
+        sc_tier_transfer_free(cache, transfer);
+        return false;
+    }
+    transfer->job.kv_count = pages - transfer->first_page;
+    take_sources(cache, choice, transfer);
+    record->used = ++tier->tick;
+    wait_for(lease, transfer);
+    transfer->next = fills->transfers;
+    fills->transfers = transfer;
+    return true;
+}
+
+/* The restore of this record that others may join. */
+static struct transfer *joinable(const struct tier *tier, const struct tier_record *record)
+{
+    uint64_t ticket = record->restoring;
+    for (struct transfer *transfer = ticket ? tier->transfers : NULL; transfer;
+         transfer = transfer->hh.next) {
+        if ((uint32_t)transfer->ticket == ticket && transfer->record == record->id &&
+            transfer->job.op == SC_TIER_RESTORE) {
+            return transfer;
+        }
+    }
+    return NULL;
+}
+
+void sc_engine_tier_begin(sc_cache *cache, struct lease *lease, const sc_request *request,
+    uint32_t len_max, struct fills *fills)
+{
+    struct tier *tier = cache->tier;
+    struct sc_radix_match match;
+    struct choice choice = {.record = NULL};
+    lease->deadline_ns = request->deadline_ns;
+    if (!tier || lease->waiting || lease->external_len > 0 || request->external_len > 0) return;
+    const struct sc_radix_key key = {lease->tokens, lease->prompt_len, lease->marks,
+        lease->mark_count};
+    if (sc_radix_match(cache->radix, lease->space->radix_space, &key, len_max, &match) != SC_OK) {
+        return;
+    }
+    if (match.state_len != lease->len) return; /* evicted for its own slot: it starts cold */
+    sc_reason reason = lease->reason;
+    if (!choose(cache, lease, request, &key, &match, len_max, &choice, &reason)) {
+        lease->reason = reason;
+        return;
+    }
+    uint32_t stretches = choice.record->history_count + 1;
+    struct transfer *transfer = joinable(tier, choice.record);
+    bool begun = sc_engine_history_reserve(cache, lease, stretches) == SC_OK;
+    if (begun && transfer) {
+        wait_for(lease, transfer);
+    } else {
+        begun = begun && begin(cache, lease, request, &match, &choice, fills);
+    }
+    if (!begun) lease->reason = SC_REASON_TIER_ROOM;
+}
+
+/* ---- the end of waiting ---- */
+
+static void forget_waiter(struct lease *lease)
+{
+    struct lease **at = &lease->restore->waiters;
+    while (*at != lease) at = &(*at)->restore_next;
+    *at = lease->restore_next;
+    lease->restore = NULL;
+    lease->restore_next = NULL;
+    lease->waiting = false;
+}
+
+bool sc_engine_tier_leave(sc_cache *cache, struct lease *lease)
+{
+    struct transfer *transfer = lease->restore;
+    if (!transfer) return false;
+    forget_waiter(lease);
+    if (transfer->lease != lease) return false;
+    transfer->lease = NULL;
+    transfer->slot = lease->working;
+    sc_status status = sc_pool_retag(cache->options.pool, transfer->slot, SC_OWNER_IN_FLIGHT);
+    SC_ASSERT(status == SC_OK); /* (25) */
+    return true;
+}
+
+/* It goes on from where the device was. */
+static void go_on_shorter(sc_cache *cache, struct lease *lease, sc_reason reason)
+{
+    forget_waiter(lease);
+    reason_set(cache, lease, reason);
+}
+
+void sc_engine_tier_time(sc_cache *cache)
+{
+    struct tier *tier = cache->tier;
+    if (!tier) return;
+    for (struct transfer *transfer = tier->transfers; transfer; transfer = transfer->hh.next) {
+        struct lease *lease = transfer->waiters;
+        while (lease) {
+            struct lease *next = lease->restore_next;
+            bool over = lease->deadline_ns > 0 && lease->deadline_ns <= cache->now_ns;
+            if (over && transfer->lease != lease) {
+                go_on_shorter(cache, lease, SC_REASON_TIER_LATE);
+            }
+            lease = next;
+        }
+    }
+}
+
+/* ---- what was restored ---- */
+
+/* History of each page, as runs for the tree. */
+static uint32_t make_runs(const sc_cache *cache, const struct sc_tier_job *job,
+    struct sc_radix_run *runs)
+{
+    uint32_t begin = 0, count = 0;
+    runs[0] = (struct sc_radix_run){0, 0};
+    if (cache->options.without_kv) return 1;
+    for (uint32_t i = 0; i < job->history_count && begin < job->token_count; i++) {
+        uint32_t start = sc_engine_page_floor(cache, begin);
+        uint64_t hash = sc_engine_history_hash(job->history, i + 1, job->token_count);
+        if (count == 0 || runs[count - 1].start != start) count++;
+        runs[count - 1] = (struct sc_radix_run){start, hash};
+        begin = job->history[i].end;
+    }
+    return count;
+}
+
+/* Puts the path into the tree, with the snapshot if there is one. */
+static sc_status insert(sc_cache *cache, const struct transfer *transfer, uint32_t snapshot,
+    sc_status *each_out, struct sc_radix_inserted *inserted)
+{
+    const struct sc_tier_job *job = &transfer->job;
+    const struct sc_radix_save save = {job->token_count, snapshot};
+    struct evict_sink sink;
+    sc_engine_sink_init(cache, SC_EVICT_HISTORY, &sink);
+    struct sc_radix_insert path = {
+        .space = transfer->space,
+        .tokens = job->tokens,
+        .token_count = job->token_count,
+        .kv_ids = cache->options.without_kv ? NULL : transfer->ids,
+        .runs = cache->scratch_runs,
+        .run_count = make_runs(cache, job, cache->scratch_runs),
+        .saves = &save,
+        .save_count = snapshot != 0,
+        .marks = job->marks,
+        .mark_count = job->mark_count,
+    };
+    return sc_radix_insert(cache->radix, &path, &sink.sink, NULL, each_out, inserted);
+}
+
+/* Pages that the tree did not take go to the drain list. */
+static void settle_pages(sc_cache *cache, const struct transfer *transfer, uint32_t held_len,
+    uint32_t len, bool tail)
+{
+    uint32_t held = held_len / cache->page, end = len / cache->page;
+    for (uint32_t page = transfer->first_page; page < transfer->page_count; page++) {
+        bool partial = (page + 1) * cache->page > transfer->len;
+        bool taken = partial ? tail : page >= held && page < end;
+        cache->kv_held--;
+        if (!taken) sc_engine_drain_push(cache, &transfer->ids[page], 1);
+    }
+}
+
+/* The snapshot of what was restored, on `node_out`; else 0: another history is in use, or memory is
+ * short. Its slot and its pages have found their places. */
+static uint32_t publish(sc_cache *cache, struct transfer *transfer, sc_node *node_out)
+{
+    struct tier_record *record = sc_tier_record(cache->tier, transfer->record);
+    const struct sc_snapshot_info info = {.slot = transfer->slot, .token_count = transfer->len,
+        .space = transfer->space, .kind = (enum sc_snapshot_kind)record->kind,
+        .hints = record->hints, .history = transfer->job.history,
+        .history_count = transfer->job.history_count};
+    struct sc_radix_inserted inserted = {.node = SC_NODE_NONE};
+    struct sc_radix_node_info node = {.snapshot = 0};
+    uint32_t snapshot = 0;
+    sc_status each = SC_OK;
+    sc_status status = sc_registry_add(cache->registry, &info, &snapshot);
+    if (status == SC_OK) {
+        status = insert(cache, transfer, snapshot, &each, &inserted);
+        if (status == SC_OK) status = each;
+        if (status != SC_OK) (void)sc_registry_remove(cache->registry, snapshot, NULL);
+    }
+    bool taken = status == SC_OK;
+    settle_pages(cache, transfer, taken || inserted.node ? inserted.prefix_len : 0,
+        taken || inserted.node ? inserted.len : 0, taken);
+    *node_out = inserted.node;
+    if (taken) {
+        status = sc_pool_retag(cache->options.pool, transfer->slot, SC_OWNER_SNAPSHOT);
+        SC_ASSERT(status == SC_OK); /* (25) */
+        cache->stats.restored++;
+        if (cache->policy) {
+            const struct sc_policy_path *path = NULL;
+            if (transfer->waiters && transfer->waiters->learned) path = &transfer->waiters->policy;
+            (void)sc_policy_attach(cache->policy, path, inserted.node, snapshot);
+        }
+        if (record->snapshot == 0) sc_tier_link(cache, record, snapshot, inserted.node);
+        return snapshot;
+    }
+    sc_engine_slot_free(cache->options.pool, transfer->slot);
+    if (status != SC_ERR_BUSY) return 0;
+    /* Somebody has computed it meanwhile, in the same way. */
+    if (sc_radix_node_get(cache->radix, inserted.node, &node) != SC_OK) return 0;
+    return node.end == transfer->len ? node.snapshot : 0;
+}
+
+static void count_hit(sc_cache *cache, struct lease *lease, uint32_t before,
+    sc_save_kind kind_before, uint32_t tier)
+{
+    sc_cache_stats *stats = &cache->stats;
+    stats->tokens_hit += lease->len - before;
+    stats->tokens_hit_by_tier[tier] += lease->len - before;
+    stats->resumed_by_tier[tier]++;
+    if (before > 0) {
+        stats->resumed_by_kind[kind_before]--;
+    } else {
+        stats->resumed++;
+    }
+    stats->resumed_by_kind[lease->resume_kind]++;
+    if (lease->prompt_end <= lease->len) lease->prompt_end = 0;
+    if (lease->branch_len <= lease->len) lease->branch_len = 0;
+    lease->next_source = lease->source;
+    lease->next_dest = lease->working;
+    sc_engine_issue(cache, lease);
+    sc_engine_pending_pass(cache, lease, lease->len);
+    reason_set(cache, lease, SC_REASON_NONE);
+}
+
+static void take_history(struct lease *lease, const struct transfer *transfer)
+{
+    const struct sc_tier_job *job = &transfer->job;
+    SC_ASSERT(lease->history_cap > job->history_count); /* reserved by begin */
+    memcpy(lease->history, job->history, job->history_count * sizeof *job->history);
+    lease->history_count = job->history_count;
+}
+
+static uint32_t slowest(const struct transfer *transfer)
+{
+    uint32_t tier = SC_TIER_HOST;
+    for (uint32_t i = 0; i < transfer->job.source_count; i++) {
+        if (transfer->job.sources[i].tier > tier) tier = transfer->job.sources[i].tier;
+    }
+    return tier;
+}
+
+/* The lease stands on the snapshot that was restored. */
+static void resume(sc_cache *cache, struct lease *lease, const struct transfer *transfer,
+    uint32_t snapshot, sc_node node)
+{
+    struct sc_snapshot_info hit;
+    struct sc_radix_span span = {.ids = NULL};
+    uint32_t count = 0, before = lease->len;
+    sc_save_kind kind = lease->resume_kind;
+    sc_status status = sc_registry_get(cache->registry, snapshot, &hit);
+    SC_ASSERT(status == SC_OK); /* (2) */
+    struct sc_radix_match match = {.node = node, .kv_len = sc_engine_page_floor(cache,
+        transfer->len), .state_node = node, .state_len = transfer->len, .snapshot = snapshot,
+        .tail_kv = -1};
+    if (!cache->options.without_kv && transfer->len % cache->page != 0) {
+        status = sc_radix_spans(cache->radix, node, transfer->len / cache->page, &span, 1, &count);
+        SC_ASSERT(status == SC_OK && count == 1);
+        match.tail_kv = span.ids[0];
+        match.node = sc_engine_above_tail(cache, node, transfer->len);
+    }
+    forget_waiter(lease);
+    take_history(lease, transfer);
+    sc_engine_take_hit(cache, lease, &match, &hit);
+    (void)sc_registry_count_hit(cache->registry, snapshot);
+    sc_radix_touch(cache->radix, &match);
+    count_hit(cache, lease, before, kind, slowest(transfer));
+}
+
+/* The lease's working slot has the state. False: its KV cannot be put into the tree. */
+static bool resume_working(sc_cache *cache, struct transfer *transfer)
+{
+    struct lease *lease = transfer->lease;
+    struct sc_radix_inserted inserted = {.node = SC_NODE_NONE};
+    sc_status each = SC_OK, status = SC_OK;
+    uint32_t before = lease->len;
+    sc_save_kind kind = lease->resume_kind;
+    if (!cache->options.without_kv) {
+        status = insert(cache, transfer, 0, &each, &inserted);
+        bool there = status == SC_OK;
+        settle_pages(cache, transfer, there ? inserted.prefix_len : 0, there ? inserted.len : 0,
+            false);
+        if (!there || inserted.len < transfer->len) return false;
+        sc_engine_relock(cache, &lease->path, inserted.node, SC_RADIX_LOCK_KV);
+        lease->inserted_len = transfer->len;
+        lease->kv_base = transfer->len / cache->page;
+    }
+    forget_waiter(lease);
+    take_history(lease, transfer);
+    sc_engine_relock(cache, &lease->pin, SC_NODE_NONE, SC_RADIX_LOCK_STATE);
+    lease->pinned = false;
+    lease->source = lease->working;
+    lease->resume_slot = lease->working.id;
+    lease->resume_kind = (sc_save_kind)sc_tier_record(cache->tier, transfer->record)->kind;
+    lease->resume_hints = sc_tier_record(cache->tier, transfer->record)->hints;
+    lease->len = lease->resume_len = transfer->len;
+    lease->tail_kv = -1;
+    count_hit(cache, lease, before, kind, slowest(transfer));
+    return true;
+}
+
+/* ---- the completion ---- */
+
+static bool damning(sc_status status)
+{
+    return status == SC_ERR_NOT_FOUND || status == SC_ERR_CORRUPT || status == SC_ERR_MISMATCH ||
+        status == SC_ERR_IO || status == SC_ERR_STALE;
+}
+
+/* Nothing reads the copies any more. After a failure nobody knows which of them was bad, on which
+ * rank: the record itself is forgotten, those behind which it begins when it happens again. */
+static void leave_sources(sc_cache *cache, const struct transfer *transfer, sc_status status)
+{
+    struct tier *tier = cache->tier;
+    for (uint32_t i = 0; i < transfer->job.source_count; i++) {
+        uint32_t which = transfer->job.sources[i].tier;
+        struct tier_record *record = sc_tier_record(tier, transfer->job.sources[i].record);
+        record->readers[which]--;
+        if (status == SC_OK) record->suspect = 0;
+        if (damning(status)) record->suspect += i == 0 ? 2 : 1;
+        bool here = record->copies & 1u << which && record->readers[which] == 0;
+        if (record->suspect >= 2 && here) {
+            record->suspect = 0;
+            sc_tier_copy_drop(cache, record, which);
+        }
+        sc_tier_record_settle(cache, record);
+    }
+}
+
+static void failed(sc_cache *cache, struct transfer *transfer)
+{
+    uint32_t none = 0;
+    if (transfer->slot.id) sc_engine_slot_free(cache->options.pool, transfer->slot);
+    settle_pages(cache, transfer, none, none, false);
+    while (transfer->waiters) {
+        go_on_shorter(cache, transfer->waiters, SC_REASON_TIER_FAILED);
+    }
+}
+
+void sc_tier_restore_end(sc_cache *cache, struct transfer *transfer, sc_status status)
+{
+    struct tier_record *record = sc_tier_record(cache->tier, transfer->record);
+    if (record->restoring == (uint32_t)transfer->ticket) record->restoring = 0;
+    if (status != SC_OK) {
+        failed(cache, transfer);
+    } else if (transfer->lease) {
+        if (!resume_working(cache, transfer)) {
+            go_on_shorter(cache, transfer->lease, SC_REASON_TIER_FAILED);
+        }
+    } else {
+        sc_node node = SC_NODE_NONE;
+        uint32_t snapshot = publish(cache, transfer, &node);
+        while (transfer->waiters) {
+            if (snapshot) {
+                resume(cache, transfer->waiters, transfer, snapshot, node);
+            } else {
+                go_on_shorter(cache, transfer->waiters, SC_REASON_TIER_FAILED);
+            }
+        }
+    }
+    sc_status unlocked = sc_radix_unlock(cache->radix, transfer->receipt);
+    SC_ASSERT(unlocked == SC_OK); /* (24) */
+    leave_sources(cache, transfer, status);
+    sc_tier_transfer_free(cache, transfer);
+}

@@ -1,0 +1,115 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/** Tiers below the device: states, and the KV that goes with them, in host memory and on disk.
+ *
+ *   sc_tiers_create -> sc_cache_create (options.tiers) -> ...
+ *                                 ... -> sc_cache_destroy -> sc_tiers_destroy
+ *
+ * The cache decides what goes down, what is dropped and what comes back; a `sc_tiers` carries it
+ * out, on threads of its own. Each transfer has a ticket and yields exactly one completion:
+ * sc_cache_poll reports those of this process, sc_cache_apply takes what all ranks agreed on. Until
+ * its completion is applied a transfer keeps its source and its destination.
+ *
+ * sc_tiers_create and sc_tiers_destroy are in the library statecache_tiers, which is libstatecache
+ * with tiers: whoever links libstatecache itself needs no LMDB, io_uring or zstd. */
+#ifndef STATECACHE_TIERS_H
+#define STATECACHE_TIERS_H
+
+#include "statecache/pool.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/** Functions of the library statecache_tiers. */
+#define SC_TIERS_API __attribute__((visibility("default")))
+
+typedef struct sc_tiers sc_tiers;
+
+/** How the cache reaches the engine's KV pages. The struct is copied; `ctx` and what the functions
+ * use must outlive the cache.
+ *
+ * `read` and `write` begin a copy between pages and bytes and return at once; SC_OK means that
+ * sc_kv_moved will be called with this ticket exactly once, from any thread, perhaps before the
+ * function returns. Anything else: nothing was begun, and the transfer fails. They are called from
+ * threads of the tiers, several at a time. Ids and bytes stay as they are until sc_kv_moved. */
+typedef struct sc_kv_mover {
+    void *ctx;
+    uint64_t page_bytes; /* KV of one page, of this rank; > 0 */
+    /* `count` ids for pages that are to be written: all or nothing. Called by acquire with the
+     * cache locked: it must not call the cache, and answers at once. The ids are the cache's from
+     * then on, as if handed in by a commit */
+    bool (*alloc)(void *ctx, uint32_t count, int32_t *ids_out);
+    sc_status (*read)(void *ctx, uint64_t ticket, const int32_t *ids, uint32_t count, void *bytes);
+    sc_status (*write)(void *ctx, uint64_t ticket, const int32_t *ids, uint32_t count,
+        const void *bytes);
+} sc_kv_mover;
+
+/** When a state goes down a tier. */
+typedef enum sc_tier_write {
+    SC_TIER_WRITE_BACK = 1,     /* when it is about to be evicted above */
+    SC_TIER_WRITE_THROUGH = 2,  /* at once */
+    SC_TIER_WRITE_SELECTIVE = 3 /* when it was used `write_uses` times; else as WRITE_BACK */
+} sc_tier_write;
+
+/** One tier. */
+typedef struct sc_tier_config {
+    uint64_t bytes;       /* room for states and KV; 0: there is no such tier */
+    uint64_t day_bytes;   /* written in a day at most (wear of an SSD); 0: no limit */
+    uint32_t write;       /* SC_TIER_WRITE_; 0: WRITE_BACK */
+    uint32_t write_uses;  /* SELECTIVE: >= 1; 0: 2 */
+    /* 1 raw, 2 bf16, 3 int8 (docs/reference/codecs.md); 0: raw. With loss only where `lossy` is
+     * set: then a hit is no longer exact */
+    uint32_t codec;
+    bool lossy;
+    uint32_t zstd_level;  /* 0: none; 1 to 19 */
+    /* For restore or recompute. 0: not known, then a restore is always worth it */
+    uint64_t restore_bytes_per_s;
+    uint64_t restore_latency_ns;
+} sc_tier_config;
+
+typedef struct sc_tiers_options {
+    size_t struct_size;
+    sc_tier_config host, disk;
+    const char *folder;      /* of the disk tier; made if it is not there */
+    uint64_t file_bytes;     /* of one extent file of a new store; 0: 1 GiB */
+    uint32_t numerics;       /* revision of the kernels' numerics: other records are misses */
+    uint64_t flops_per_s;    /* of a prefill; 0: not known, then a restore is always worth it */
+    uint32_t entry_max;      /* records in host memory at most; 0: 65,536 */
+    bool must_pin;           /* SC_ERR_UNSUPPORTED where host memory cannot be pinned */
+    /* of host memory: SC_ERR_LIMIT beyond what the host and its cgroup have left for each of so
+     * many ranks; 0: not looked at */
+    uint32_t rank_count;
+    const sc_allocator *allocator; /* NULL: default */
+} sc_tiers_options;
+#define SC_TIERS_OPTIONS_INIT                                                                      \
+    {sizeof(sc_tiers_options), {0, 0, 0, 0, 0, false, 0, 0, 0}, {0, 0, 0, 0, 0, false, 0, 0, 0},   \
+        NULL, 0, 1, 0, 0, false, 0, NULL}
+
+/** Opens the tiers; a folder belongs to one at a time.
+ * Errors: SC_ERR_INVALID (no tier, a bad codec or level, a disk without a folder),
+ * SC_ERR_NO_MEMORY, SC_ERR_BUSY (the folder is open), SC_ERR_LIMIT, SC_ERR_CORRUPT, SC_ERR_IO,
+ * SC_ERR_UNSUPPORTED. */
+SC_TIERS_API sc_status sc_tiers_create(const sc_tiers_options *options, sc_tiers **tiers_out);
+/** SC_ERR_BUSY, changing nothing, while a cache uses them. NULL is allowed. What is on disk
+ * stays. */
+SC_TIERS_API sc_status sc_tiers_destroy(sc_tiers *tiers);
+
+/** What the transfers of this process have done and measured. */
+typedef struct sc_tiers_stats {
+    size_t struct_size;            /* in */
+    /* by tier (SC_TIER_): bytes of completed transfers, and the time they took, waiting excluded:
+     * a proposal for restore_bytes_per_s of later options */
+    uint64_t stored[4], stored_bytes[4], stored_ns[4];
+    uint64_t restored[4], restored_bytes[4], restored_ns[4];
+    uint64_t failed;
+    uint64_t used_bytes[4];
+    bool pinned;                   /* the host tier's memory */
+    bool direct, uring;            /* of the disk tier */
+} sc_tiers_stats;
+/** Fills `stats_out->struct_size` bytes. Threads: any. SC_ERR_INVALID. */
+SC_TIERS_API sc_status sc_tiers_stats_get(sc_tiers *tiers, sc_tiers_stats *stats_out);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
