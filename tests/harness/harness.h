@@ -114,6 +114,7 @@ enum {
     X(ROOM, "sc_cache_room", B(SC_OK) | B(SC_ERR_INVALID))                                         \
     X(EVICT, "sc_cache_evict", B(SC_OK) | B(SC_ERR_INVALID))                                       \
     X(DRAIN, "sc_cache_drain", B(SC_OK) | B(SC_ERR_INVALID))                                       \
+    X(TRIM, "sc_cache_trim", B(SC_OK) | B(SC_ERR_INVALID))                                         \
     X(STATS, "sc_cache_stats_get", B(SC_OK) | B(SC_ERR_INVALID))                                   \
     X(VERIFY, "sc_cache_verify", B(SC_OK) | B(SC_ERR_INVALID))                                     \
     X(DUMP, "sc_cache_dump", B(SC_OK) | B(SC_ERR_INVALID) | B(SC_ERR_STALE))                       \
@@ -498,6 +499,7 @@ bool h_kv_room(struct h_sched *s, uint32_t pages);
 /* The id is the cache's from now on. */
 void h_kv_hand_in(struct h_world *w, int32_t id);
 uint32_t h_drain(struct h_sched *s, uint32_t cap);
+void h_trim(struct h_sched *s, uint64_t token_max);
 
 /* lease.c */
 int h_lease_pick(struct h_sched *s);    /* index of a living lease, -1: none */

@@ -31,10 +31,28 @@ void h_op_evict(struct h_sched *s)
         (uint32_t)after.pages_evictable);
 }
 
+/* What nothing decides from: a twin does without. */
+void h_trim(struct h_sched *s, uint64_t token_max)
+{
+    struct h_world *w = s->world;
+    uint64_t bytes = 0, before = fail_alloc_live_bytes(&w->fa);
+    if (w->twin) return;
+    h_arm(s); /* without memory less is packed */
+    H_OK(w, H_CALL(s, TRIM, sc_cache_trim(w->cache, token_max, &bytes)));
+    (void)h_disarm(s);
+    uint64_t after = fail_alloc_live_bytes(&w->fa);
+    h_trace(s, "trim %llu tokens: %llu bytes", (unsigned long long)token_max,
+        (unsigned long long)bytes);
+    H_CHECK(w, w->threaded || after + bytes == before || (bytes == 0 && after >= before),
+        "%llu bytes went back, really %lld", (unsigned long long)bytes,
+        (long long)(before - after));
+}
+
 void h_op_drain(struct h_sched *s)
 {
     uint32_t cap = h_one_in(&s->rng, 3) ? 64 : h_draw(&s->rng, 8);
     h_trace(s, "drain %u: %u", cap, h_drain(s, cap));
+    if (h_one_in(&s->rng, 4)) h_trim(s, h_one_in(&s->rng, 2) ? 0 : h_draw(&s->rng, 2000));
 }
 
 void h_op_ns_open(struct h_sched *s)

@@ -226,6 +226,7 @@ void h_op_bad(struct h_sched *s)
     INVALID(s, EVICT, sc_cache_evict(NULL, 1, 1, &got));
     INVALID(s, DRAIN, sc_cache_drain(cache, &id, 1, NULL));
     INVALID(s, DRAIN, sc_cache_drain(cache, NULL, 1, &count));
+    INVALID(s, TRIM, sc_cache_trim(NULL, 1, NULL));
     INVALID(s, STATS, sc_cache_stats_get(cache, NULL));
     INVALID(s, VERIFY, sc_cache_verify(NULL));
     INVALID(s, DUMP, sc_cache_dump(cache, w->ns[0].handle, NULL, NULL));
