@@ -89,6 +89,8 @@ struct pass {
     size_t kv_ids_cap;
     int32_t *parents;          /* [row_max][drafts] */
     uint32_t *points;          /* one for each row */
+    sc_tiers *tiers;           /* NULL: none */
+    sc_kv_mover mover;
     struct sc_prng sabotage;
     uint64_t sabotage_from;    /* admissions to let pass before */
 };
@@ -108,6 +110,16 @@ static inline const struct bench_request *request_of(const struct pass *p,
 void pass_drain(struct pass *p);
 /* Reads the tree's pages from now on where it has the same, so that ours come back. */
 void pass_adopt(struct pass *p, struct running *r);
+
+/* True if `pages` are free, after eviction, and adoption, if need be. */
+bool pass_make_room(struct pass *p, uint32_t pages);
+
+/* tiers.c: lower tiers of the cache, if there are any */
+void pass_tiers_open(struct pass *p, sc_cache_options *options);
+/* Waits for the transfers that are under way, and applies them in the order of their tickets, so
+ * that two runs with the same options decide the same. */
+void pass_tiers_settle(struct pass *p);
+void pass_tiers_close(struct pass *p);
 
 /* admission.c */
 void pass_admit_all(struct pass *p);

@@ -122,6 +122,8 @@ static struct pass_options pass_options(const struct replay_run *run, const sc_s
         .save_flags = save_flags(run), .save_points = (o->save & SAVE_END) != 0,
         .decode_interval = o->decode_interval, .path_snapshots_max = o->path_snapshots,
         .keep_cuts = o->keep_cuts, .tails = o->tails, .policy = o->policy,
+        .host_slots = o->host_slots, .disk = o->disk, .disk_bytes = o->disk_bytes,
+        .host_write = o->host_write, .disk_write = o->disk_write,
         .in_flight = o->in_flight,
         .drafts = o->drafts, .draft_tree = o->draft_tree, .draft_accept = o->draft_accept,
         .late_stop = o->late_stop, .preempt = o->preempt, .fork = o->fork > 0,
@@ -196,6 +198,8 @@ static void find_guesses(struct replay_run *run, const struct pass_options *opti
 {
     struct pass_options pass = *options;
     pass.label = "plain";
+    pass.host_slots = 0;
+    pass.disk = NULL;
     pass.in_flight = 1;
     pass.drafts = 0;
     pass.preempt = 0;
@@ -253,6 +257,8 @@ static void run_served(struct replay_run *run)
     ideals_close(&ideals, run);
     if (!run->o.no_cold) {
         pass.label = "cold";
+        pass.host_slots = 0;
+        pass.disk = NULL;
         pass.save_flags = 0;
         pass.save_points = pass.sabotage = pass.fork = false;
         pass.witnesses = NULL;

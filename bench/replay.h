@@ -34,6 +34,9 @@ struct replay_options {
     /* what to do */
     bool no_compute, no_cold, json, sabotage;
     const char *policy;
+    uint32_t host_slots, host_write, disk_write;
+    const char *disk;
+    uint64_t disk_bytes;
     uint64_t sabotage_seed;
     uint32_t check, verify_every;
 };

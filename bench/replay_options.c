@@ -17,7 +17,8 @@ enum key {
     KEY_HEAD_DIM, KEY_ATTENTION_HEADS, KEY_ATTENTION_DIM, KEY_MLP, KEY_VOCAB, KEY_RUNNING,
     KEY_BUDGET, KEY_THREADS, KEY_TEMPERATURE, KEY_SPEED, KEY_NO_COMPUTE, KEY_NO_COLD,
     KEY_CHECK, KEY_SABOTAGE, KEY_VERIFY_EVERY, KEY_JSON, KEY_TAILS, KEY_TENANTS, KEY_IN_FLIGHT,
-    KEY_DRAFT, KEY_DRAFT_TREE, KEY_DRAFT_ACCEPT, KEY_LATE_STOP, KEY_PREEMPT, KEY_FORK, KEY_FORKS
+    KEY_DRAFT, KEY_DRAFT_TREE, KEY_DRAFT_ACCEPT, KEY_LATE_STOP, KEY_PREEMPT, KEY_FORK, KEY_FORKS,
+    KEY_HOST_SLOTS, KEY_DISK, KEY_DISK_BYTES, KEY_HOST_WRITE, KEY_DISK_WRITE
 };
 
 static const struct argp_option option_list[] = {
@@ -62,6 +63,15 @@ static const struct argp_option option_list[] = {
     {"path-snapshots", KEY_PATH_SNAPSHOTS, "N", 0, "states on one path at most (no limit)", 0},
     {"keep-cuts", KEY_KEEP_CUTS, NULL, 0, "never cut a prefill row back to the grid", 0},
     {"tails", KEY_TAILS, NULL, 0, "keep ends of prompts and answers inside a page, too", 0},
+    {"host-slots", KEY_HOST_SLOTS, "N", 0, "states, with their KV, in host memory below the pool "
+        "(0: no such tier)", 0},
+    {"disk", KEY_DISK, "DIR", 0, "a disk tier in DIR, which is made if it is not there; what an "
+        "earlier run left is used (no such tier)", 0},
+    {"disk-bytes", KEY_DISK_BYTES, "N", 0, "of the disk tier (1073741824)", 0},
+    {"host-write", KEY_HOST_WRITE, "back|through|selective", 0, "when states go to host memory: "
+        "before eviction, at once, at the second use (back)", 0},
+    {"disk-write", KEY_DISK_WRITE, "back|through|selective", 0, "the same of the disk (through)",
+        0},
     {NULL, 0, NULL, 0, "Model", 3},
     {"kind", KEY_KIND, "gdn|kda", 0, "of linear attention (gdn)", 0},
     {"layers", KEY_LAYERS, "N", 0, "(4)", 0},
@@ -133,6 +143,7 @@ static const struct number numbers[] = {
     NUMBER(KEY_BUDGET, budget, 1, 1000000), NUMBER(KEY_THREADS, threads, 1, 16),
     NUMBER(KEY_TENANTS, tenants, 2, 1000), NUMBER(KEY_FORKS, forks, 1, 16),
     NUMBER(KEY_IN_FLIGHT, in_flight, 1, IN_FLIGHT_MAX), NUMBER(KEY_DRAFT, drafts, 1, DRAFTS_MAX),
+    NUMBER(KEY_HOST_SLOTS, host_slots, 1, 100000000),
     NUMBER(KEY_CHECK, check, 1, 1000000), NUMBER(KEY_VERIFY_EVERY, verify_every, 1, 1000000000)};
 
 /* What the user calls the option. */
@@ -191,6 +202,17 @@ static unsigned parse_save(struct argp_state *state, const char *text)
     if (save == 0)
         argp_error(state, "--save: nothing to save");
     return save;
+}
+
+/* A tier's SC_TIER_WRITE_. */
+static uint32_t parse_write(struct argp_state *state, int key, const char *text)
+{
+    static const char *const names[] = {"back", "through", "selective"};
+    for (uint32_t i = 0; i < 3; i++)
+        if (!strcmp(text, names[i]))
+            return SC_TIER_WRITE_BACK + i;
+    argp_error(state, "--%s: '%s' is none of back, through, selective", option_name(key), text);
+    return 0;
 }
 
 static bool parse_number(struct argp_state *state, struct replay_options *o, int key,
@@ -257,6 +279,18 @@ static error_t parse(int key, char *text, struct argp_state *state)
     case KEY_POLICY:
         o->policy = text;
         return 0;
+    case KEY_DISK:
+        o->disk = text;
+        return 0;
+    case KEY_DISK_BYTES:
+        o->disk_bytes = parse_whole(state, key, text, 65536, (uint64_t)1 << 50);
+        return 0;
+    case KEY_HOST_WRITE:
+        o->host_write = parse_write(state, key, text);
+        return 0;
+    case KEY_DISK_WRITE:
+        o->disk_write = parse_write(state, key, text);
+        return 0;
     case KEY_SEED:
         o->seed = parse_whole(state, key, text, 0, UINT64_MAX);
         return 0;
@@ -298,6 +332,10 @@ static void check_together(const struct replay_options *o)
     const struct served_options *m = &o->model;
     if (m->chunk != 16 && m->chunk != 32 && m->chunk != 64)
         refuse("--chunk must be 16, 32 or 64");
+    if (!o->disk && (o->disk_bytes || o->disk_write))
+        refuse("--disk-bytes and --disk-write need --disk");
+    if (!o->host_slots && o->host_write)
+        refuse("--host-write needs --host-slots");
     if (o->no_compute && (o->check || o->sabotage))
         refuse("--check and --sabotage need the model: not with --no-compute");
     if (!o->trace && (o->block || o->scale))
@@ -352,6 +390,12 @@ static void set_dependent_defaults(struct replay_options *o)
         o->draft_accept = 0.7;
     if (o->forks == 0)
         o->forks = 2;
+    if (o->disk_bytes == 0)
+        o->disk_bytes = (uint64_t)1 << 30;
+    if (o->host_write == 0)
+        o->host_write = SC_TIER_WRITE_BACK;
+    if (o->disk_write == 0)
+        o->disk_write = SC_TIER_WRITE_THROUGH;
 }
 
 void replay_options_parse(struct replay_options *o, int argc, char **argv)

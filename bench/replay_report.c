@@ -164,6 +164,30 @@ static void print_memory(const struct replay_run *run, FILE *out)
         r->id_faults ? ": DOES NOT ADD UP" : "");
 }
 
+/* Where hits came from, and what went down. */
+static void print_tiers(const struct replay_run *run, FILE *out)
+{
+    static const char *const names[] = {"device", "host", "disk"};
+    const sc_cache_stats *s = &run->cached.stats;
+    const sc_tiers_stats *t = &run->cached.tiers;
+    if (!run->o.host_slots && !run->o.disk)
+        return;
+    fprintf(out, "tiers       %" PRIu64 " states known at the start; resumed from", s->tier_loaded);
+    uint64_t below = s->resumed_by_tier[SC_TIER_HOST] + s->resumed_by_tier[SC_TIER_DISK];
+    for (int tier = 0; tier <= SC_TIER_DISK; tier++)
+        fprintf(out, "%s %s %" PRIu64, tier ? "," : "", names[tier],
+            tier ? s->resumed_by_tier[tier] : s->resumed - below);
+    fprintf(out, " (%" PRIu64 " and %" PRIu64 " tokens below the device)\n",
+        s->tokens_hit_by_tier[SC_TIER_HOST], s->tokens_hit_by_tier[SC_TIER_DISK]);
+    for (int tier = SC_TIER_HOST; tier <= SC_TIER_DISK; tier++)
+        fprintf(out, "            %s: %" PRIu64 " written, %" PRIu64 " dropped for room, %" PRIu64
+            " refused; %.1f MiB; %" PRIu64 " read\n", names[tier], s->tier_stored[tier],
+            s->tier_dropped[tier], s->tier_refused[tier], (double)s->tier_bytes[tier] / 1048576,
+            t->restored[tier]);
+    fprintf(out, "            %" PRIu64 " leases waited; %" PRIu64 " states went without a copy; %"
+        PRIu64 " transfers failed\n", run->cached.tier_waits, s->tier_lost, s->transfers_failed);
+}
+
 static void print_check(const struct replay_run *run, FILE *out)
 {
     const struct check_result *c = &run->check;
@@ -204,6 +228,7 @@ void replay_report_text(const struct replay_run *run, FILE *out)
     print_features(run, out);
     print_compute(run, out);
     print_memory(run, out);
+    print_tiers(run, out);
     if (run->has_check)
         print_check(run, out);
     if (run->cached.lookup_differs)
@@ -313,6 +338,31 @@ static json_t *json_pass(const struct pass_result *r)
     return object;
 }
 
+static json_t *json_tiers(const struct replay_run *run)
+{
+    static const char *const names[] = {"device", "host", "disk"};
+    const sc_cache_stats *s = &run->cached.stats;
+    json_t *object = json_object();
+    put_count(object, "loaded", s->tier_loaded);
+    put_count(object, "waits", run->cached.tier_waits);
+    put_count(object, "lost", s->tier_lost);
+    put_count(object, "failed", s->transfers_failed);
+    put_count(object, "restored", s->restored);
+    uint64_t below = s->resumed_by_tier[SC_TIER_HOST] + s->resumed_by_tier[SC_TIER_DISK];
+    for (int tier = 0; tier <= SC_TIER_DISK; tier++) {
+        json_t *one = json_object();
+        put_count(one, "resumed", tier ? s->resumed_by_tier[tier] : s->resumed - below);
+        put_count(one, "tokens", s->tokens_hit_by_tier[tier]);
+        put_count(one, "stored", s->tier_stored[tier]);
+        put_count(one, "dropped", s->tier_dropped[tier]);
+        put_count(one, "refused", s->tier_refused[tier]);
+        put_count(one, "bytes", s->tier_bytes[tier]);
+        put_count(one, "read", run->cached.tiers.restored[tier]);
+        json_object_set_new(object, names[tier], one);
+    }
+    return object;
+}
+
 static json_t *json_check(const struct replay_run *run)
 {
     const struct check_result *c = &run->check;
@@ -354,6 +404,8 @@ void replay_report_json(const struct replay_run *run, FILE *out)
     put_real(object, "ideal_end_percent", 100 * run->ideal_end / all);
     put_real(object, "ideal_end_branch_percent", 100 * run->ideal_end_branch / all);
     json_object_set_new(object, "cached", json_pass(&run->cached));
+    if (run->o.host_slots || run->o.disk)
+        json_object_set_new(object, "tiers", json_tiers(run));
     if (run->has_cold)
         json_object_set_new(object, "cold", json_pass(&run->cold));
     if (run->has_check)

@@ -54,8 +54,7 @@ void pass_adopt(struct pass *p, struct running *r)
             "sc_lease_kv_ids");
 }
 
-/* True if `pages` are free, after eviction, and adoption, if need be. */
-static bool make_room(struct pass *p, uint32_t pages)
+bool pass_make_room(struct pass *p, uint32_t pages)
 {
     if (p->ids.free_count >= pages)
         return true;
@@ -114,7 +113,7 @@ static bool add_row(struct pass *p, struct running *r, const sc_row *row, uint32
     uint32_t need = pages_for(p, row->to);
     need = need > r->page_count ? need - r->page_count : 0;
     need += p->o->tails && row->to % p->o->page != 0;
-    if (!make_room(p, *pages + need))
+    if (!pass_make_room(p, *pages + need))
         return false;
     *pages += need;
     uint32_t at = p->row_count++;
@@ -400,6 +399,7 @@ static void collect(struct pass *p)
     pass_drain(p);
     for (uint32_t at = 0; at < f->row_count; at++)
         go_on(p, f->rows[at].r);
+    pass_tiers_settle(p);
     device_step_clear(&f->device);
     sc_pool_info info;
     bench_must(sc_pool_info_get(p->pool, &info), "sc_pool_info_get");
@@ -455,6 +455,7 @@ static void open_cache(struct pass *p)
     options.draft_max = p->o->drafts;
     options.tails = p->o->tails;
     options.policy = p->o->policy;
+    pass_tiers_open(p, &options);
     bench_must(sc_cache_create(&options, &p->cache), "sc_cache_create");
     bench_must(sc_namespace_open(p->cache, NULL, 0, 0, &p->ns), "sc_namespace_open");
     bench_must(sc_schema_grid(p->o->schema, p->o->page, &p->grid), "sc_schema_grid");
@@ -502,10 +503,22 @@ static void open_device(struct pass *p)
     device_open(&p->device, &options);
 }
 
+/* With tiers the namespace stays: closing it would drop what is on disk. */
+static void empty_device(struct pass *p)
+{
+    sc_room got;
+    if (p->tiers)
+        bench_must(sc_cache_evict(p->cache, UINT32_MAX, UINT32_MAX, &got), "sc_cache_evict");
+    else
+        bench_must(sc_namespace_close(p->cache, p->ns), "sc_namespace_close");
+    pass_drain(p);
+}
+
 /* Reads the counts, then empties the cache: every id must come back. */
 static void close_cache(struct pass *p)
 {
     struct pass_result *result = p->result;
+    pass_tiers_settle(p);
     bench_must(sc_cache_verify(p->cache), "sc_cache_verify");
     bench_must(sc_pool_audit(p->pool, true), "sc_pool_audit");
     result->stats.struct_size = sizeof result->stats;
@@ -519,13 +532,13 @@ static void close_cache(struct pass *p)
     result->id_faults += room.pages_cached + room.pages_held + room.pages_drainable !=
         p->ids.cached;
     result->kv_left = p->ids.cached;
-    bench_must(sc_namespace_close(p->cache, p->ns), "sc_namespace_close");
-    pass_drain(p);
+    empty_device(p);
     result->id_faults += p->ids.faults + p->ids.cached + p->ids.ours;
     result->kv_peak = p->ids.peak;
     result->kv_pages = p->o->kv_pages;
     result->slots = p->o->slots;
     bench_must(sc_cache_destroy(p->cache), "sc_cache_destroy");
+    pass_tiers_close(p);
     bench_must(sc_pool_destroy(p->pool), "sc_pool_destroy");
 }
 

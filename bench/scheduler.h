@@ -23,6 +23,10 @@ struct pass_options {
     uint32_t decode_interval, path_snapshots_max;
     bool keep_cuts, tails;
     const char *policy;          /* of the cache; NULL: its default */
+    uint32_t host_slots;         /* copies in host memory; 0: no host tier */
+    const char *disk;            /* folder of the disk tier; NULL: none */
+    uint64_t disk_bytes;
+    uint32_t host_write, disk_write; /* SC_TIER_WRITE_ */
     uint32_t running_max;        /* requests in a batch */
     uint32_t budget;             /* tokens of a step; 0: no limit */
     uint32_t in_flight;          /* steps, 1 .. IN_FLIGHT_MAX */
@@ -74,6 +78,8 @@ struct pass_result {
     uint32_t slots, slots_peak;
     sc_pool_info pool;
     sc_cache_stats stats;
+    sc_tiers_stats tiers;
+    uint64_t tier_waits;         /* leases that waited for a lower tier */
     sc_heap_stats heap[SC_SUBSYSTEM_COUNT];
     uint32_t *order;             /* [requests] as first admitted; to be freed */
     char sabotaged[160];         /* what was flipped; empty: nothing */

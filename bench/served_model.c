@@ -144,8 +144,9 @@ static sc_status make_schema(struct served_model *model)
     snprintf(group.name, sizeof group.name, o->kind == SC_K_KIND_GDN ? "gdn" : "kda");
     sc_part *parts = bench_alloc((size_t)o->layers * (CONV_PARTS_MAX + 1), sizeof *parts);
     sc_schema_options options = SC_SCHEMA_OPTIONS_INIT;
-    char revision[32];
-    snprintf(revision, sizeof revision, "seed-%llu", (unsigned long long)o->seed);
+    char revision[96]; /* all that weights and KV depend on, beside the shapes of states */
+    snprintf(revision, sizeof revision, "seed-%llu-%u-%u-%ux%u-%u-%u", (unsigned long long)o->seed,
+        o->hidden, o->attention_every, o->attention_heads, o->attention_dim, o->mlp, o->vocab);
     options.model = "statecache-bench hybrid";
     options.revision = revision;
     options.groups = &group;

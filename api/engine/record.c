@@ -99,6 +99,7 @@ static void tier_words(const sc_cache *cache, uint32_t *words)
         tier->options->flops_per_s, tier->has_mover ? tier->mover.page_bytes : 0,
         tier->state_bytes[SC_TIER_HOST], tier->state_bytes[SC_TIER_DISK], tier->load_hash,
         (uint64_t)tier->load_count << 32 | tier->has_mover};
+    all[5] ^= (uint64_t)tier->options->entry_max << 8;
     for (uint32_t i = 0; i < 2; i++) {
         uint64_t *at = all + 6 + (size_t)7 * i;
         at[0] = tiers[i]->bytes;

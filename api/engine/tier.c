@@ -41,11 +41,13 @@ sc_status sc_engine_tier_create(sc_cache *cache)
     cache->tier = tier;
     SC_TRY(directory_create(cache, tier));
     const struct sc_tier_bind bind = {options->pool, tier->has_mover ? &tier->mover : NULL,
-        cache->fingerprint};
+        cache->fingerprint, cache->page};
     SC_TRY(tier->table->bind(options->tiers, &bind, tier->state_bytes));
     tier->tiers = options->tiers;
     tier->bytes_max[SC_TIER_HOST] = tier->options->host.bytes;
     tier->bytes_max[SC_TIER_DISK] = tier->options->disk.bytes;
+    tier->count_max[SC_TIER_HOST] = tier->options->entry_max;
+    tier->count_max[SC_TIER_DISK] = UINT32_MAX;
     return sc_engine_tier_load(cache);
 }
 

@@ -33,7 +33,8 @@
  * (21) `children` counts the records whose parent it is, `disk_children` those of them on disk or
  *      on their way there. A record that has children keeps a copy, unless a failed restore took
  *      it.
- * (22) `used` of a tier is the sum of the bytes of the copies that are there or being written.
+ * (22) `used` of a tier is the sum of the bytes of the copies that are there or being written,
+ *      `count` their number.
  * (23) `readers` counts the transfers that read a copy; such a copy is not dropped.
  * (24) A store holds a lock of state and KV on its source; a restore one of the KV it builds on.
  * (25) A transfer that restores owns its slot (IN_FLIGHT), unless it writes a lease's working slot,
@@ -119,6 +120,7 @@ struct tier {
     uint32_t *order[TIER_END]; /* [record_cap] ids, a heap: the first goes first */
     uint32_t order_count[TIER_END];
     uint64_t used[TIER_END], bytes_max[TIER_END], state_bytes[TIER_END];
+    uint32_t count[TIER_END], count_max[TIER_END];
     double floor[TIER_END];    /* value of what was dropped last */
     uint64_t tick, copy_next, ticket;
     uint64_t day, day_bytes;   /* written to disk today */

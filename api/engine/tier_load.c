@@ -146,6 +146,7 @@ static sc_status load_record(struct load *load, const struct sc_tier_loaded *edg
     record->value = edge->value;
     record->bytes[SC_TIER_DISK] = edge->bytes;
     tier->used[SC_TIER_DISK] += edge->bytes;
+    tier->count[SC_TIER_DISK]++;
     sc_tier_rank(tier, record);
     load->entries[edge->disk_id].node = record->node;
     load->entries[edge->disk_id].record = record->id;

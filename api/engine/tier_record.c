@@ -312,6 +312,7 @@ void sc_tier_copy_drop(sc_cache *cache, struct tier_record *record, uint32_t whi
     SC_ASSERT((record->copies & 1u << which) && record->readers[which] == 0); /* (23) */
     record->copies = (uint8_t)(record->copies & ~(1u << which));
     tier->used[which] -= record->bytes[which];
+    tier->count[which]--;
     record->bytes[which] = 0;
     if (which == SC_TIER_HOST) {
         tier->table->drop_host(tier->tiers, record->host_copy);
@@ -328,7 +329,8 @@ bool sc_tier_make_room(sc_cache *cache, uint32_t which, uint64_t bytes, double v
 {
     struct tier *tier = cache->tier;
     if (bytes > tier->bytes_max[which]) return false;
-    while (tier->used[which] + bytes > tier->bytes_max[which]) {
+    while (tier->used[which] + bytes > tier->bytes_max[which] ||
+        tier->count[which] + (bytes > 0) > tier->count_max[which]) {
         if (tier->order_count[which] == 0) return false;
         struct tier_record *victim = sc_tier_record(tier, tier->order[which][0]);
         if (victim->value > value) return false;

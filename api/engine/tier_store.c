@@ -78,6 +78,7 @@ static bool reserve(sc_cache *cache, struct tier_record *record, uint32_t which)
         return false;
     }
     tier->used[which] += bytes;
+    tier->count[which]++;
     record->bytes[which] = bytes;
     record->writing = (uint8_t)(record->writing | 1u << which);
     return true;
@@ -88,6 +89,7 @@ static void unreserve(sc_cache *cache, struct tier_record *record, uint32_t whic
 {
     struct tier *tier = cache->tier;
     tier->used[which] -= record->bytes[which];
+    tier->count[which]--;
     record->bytes[which] = 0;
     record->writing = (uint8_t)(record->writing & ~(1u << which));
     hold_parent(tier, record, which, -1);
@@ -327,6 +329,14 @@ static struct tier_record *next_victim(sc_cache *cache)
     return sc_tier_record_of_snapshot(cache->tier, info.snapshot);
 }
 
+static bool host_is_filling(const struct tier *tier)
+{
+    uint64_t bytes = tier->bytes_max[SC_TIER_HOST];
+    uint32_t count = tier->count_max[SC_TIER_HOST];
+    if (tier->used[SC_TIER_HOST] > bytes - bytes / 4) return true;
+    return tier->count[SC_TIER_HOST] > count - count / 4;
+}
+
 void sc_engine_tier_tend(sc_cache *cache)
 {
     struct tier *tier = cache->tier;
@@ -339,8 +349,7 @@ void sc_engine_tier_tend(sc_cache *cache)
         struct tier_record *record = next_victim(cache);
         if (!record || record->copies || !store(cache, record, first_tier(tier))) break;
     }
-    uint64_t most = tier->bytes_max[SC_TIER_HOST];
-    while (tier->used[SC_TIER_HOST] > most - most / 4 && tier->spill_count < SPILLS_MAX) {
+    while (host_is_filling(tier) && tier->spill_count < SPILLS_MAX) {
         if (tier->order_count[SC_TIER_HOST] == 0) break;
         struct tier_record *record = sc_tier_record(tier, tier->order[SC_TIER_HOST][0]);
         if (record->copies & 1u << SC_TIER_DISK || !spill(cache, record)) break;

@@ -46,7 +46,7 @@ static sc_status check_record(const sc_cache *cache, const struct tier_record *r
 static sc_status check_sums(const sc_cache *cache)
 {
     const struct tier *tier = cache->tier;
-    uint64_t used[TIER_END] = {0}, ranked[TIER_END] = {0}, ranks[TIER_END] = {0};
+    uint64_t used[TIER_END] = {0}, copies[TIER_END] = {0}, ranked[TIER_END] = {0}, ranks[TIER_END] = {0};
     uint64_t count = 0, children = 0, with_parent = 0, disk_children = 0, on_disk = 0;
     for (uint32_t id = 1; id <= tier->record_end; id++) {
         const struct tier_record *record = sc_tier_record(tier, id);
@@ -59,12 +59,14 @@ static sc_status check_sums(const sc_cache *cache)
         on_disk += record->parent && (record->copies | record->writing) & 1u << SC_TIER_DISK;
         for (uint32_t t = TIER_FIRST; t < TIER_END; t++) {
             used[t] += record->bytes[t];
+            copies[t] += ((record->copies | record->writing) & 1u << t) != 0;
             ranked[t] += record->place[t] != TIER_NOT_RANKED;
         }
     }
     for (uint32_t t = TIER_FIRST; t < TIER_END; t++) {
         ranks[t] = tier->order_count[t];
         CHECK(22, used[t] == tier->used[t] && used[t] <= tier->bytes_max[t]);
+        CHECK(22, copies[t] == tier->count[t] && copies[t] <= tier->count_max[t]);
         CHECK(26, ranked[t] == ranks[t]);
     }
     CHECK(20, count == tier->record_count);

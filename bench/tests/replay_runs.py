@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 
 PROGRAM = sys.argv[1]
 SCALE = int(os.environ.get("SC_TEST_SCALE", "100"))
@@ -310,13 +311,73 @@ def traces_are_served_and_checked():
         run("replay", "--trace", trace, "--scale", "128", code=2)
 
 
+# A pool of 8 slots and 16 states in host memory; the prompts want some hundreds.
+TIERED = ["--slots", "8", "--running", "2", "--host-slots", "16", "--kv-pages", "600", "--no-cold",
+          "--requests", "120", *SHORT]
+
+
+def assert_tiers(result, *names):
+    assert_checked(result, least=8)
+    for name in names:
+        assert result["tiers"][name]["resumed"] > 0, result["tiers"]
+    assert result["tiers"]["failed"] == 0, result["tiers"]
+
+
+@test
+def hits_come_from_each_tier():
+    with tempfile.TemporaryDirectory() as folder:
+        options = [*TIERED, "--disk", folder + "/tier", "--check", "12"]
+        first = replay(*options)
+        assert_tiers(first, "device", "host", "disk")
+        assert first["tiers"]["loaded"] == 0, first["tiers"]
+        again = replay(*options)
+        assert_tiers(again, "device", "host", "disk")
+        assert again["tiers"]["loaded"] > 20, again["tiers"]
+        assert again["cached"]["hit_tokens"] > first["cached"]["hit_tokens"], again["cached"]
+        twice = [replay(*TIERED, "--disk", f"{folder}/{name}") for name in "ab"]
+        for result in twice:  # the same decisions, however long transfers take
+            for name in ("compute_s", "cpu_s", "library_s", "wall_s"):
+                del result["cached"][name]
+        assert twice[0]["cached"] == twice[1]["cached"], twice
+        tails = replay(*TIERED, "--disk", folder + "/tails", "--check", "8", "--tails",
+                       "--in-flight", "2", "--preempt", "0.02", "--disk-write", "back",
+                       "--host-write", "selective", "--policy", "lru")
+        assert_tiers(tails, "device", "host")
+    run("replay", "--disk-bytes", "1000000", code=2)
+    run("replay", "--disk-write", "back", code=2)
+    run("replay", "--host-write", "back", code=2)
+    run("replay", "--disk", "/nowhere/at/all", code=2)
+    run("replay", "--host-slots", "4", "--host-write", "sometimes", code=2)
+
+
+@test
+def a_killed_run_leaves_hits_for_the_next():
+    with tempfile.TemporaryDirectory() as folder:
+        options = [*TIERED, "--disk", folder + "/tier"]
+        wait_s, loaded = 0.5, 0
+        while loaded == 0:  # killed too early: nothing was on disk
+            with subprocess.Popen([PROGRAM, "replay", *options, "--requests", "2000"],
+                                  stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+                time.sleep(wait_s)
+                assert process.poll() is None, "it ended before it was killed"
+                process.kill()
+            wait_s *= 2
+            assert wait_s < 100, "nothing is on disk after a minute"
+            result = replay(*options, "--check", "12")
+            loaded = result["tiers"]["loaded"]
+            assert_tiers(result, "device")
+        assert result["tiers"]["disk"]["resumed"] > 0, result["tiers"]
+        assert result["tiers"]["disk"]["read"] > 0, result["tiers"]
+
+
 def main():
     failed = 0
     tests = TESTS
     if SCALE < 100:  # a sanitizer build: each way through the code once, not every combination
         tests = [usage_errors_end_with_2_and_a_reason, text_report_has_what_was_promised,
                  too_few_pages_preempt_and_change_no_bit, sabotage_is_noticed,
-                 what_overlapped_schedulers_do_changes_no_bit]
+                 what_overlapped_schedulers_do_changes_no_bit, hits_come_from_each_tier,
+                 a_killed_run_leaves_hits_for_the_next]
     for function in tests:
         try:
             function()

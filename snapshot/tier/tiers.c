@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/options.h"
+#include "base/prng.h"
 #include "base/sc_assert.h"
 
 static const struct sc_tier_table table;
@@ -304,6 +305,15 @@ static sc_status state_bytes(const struct tiers *tiers, uint64_t *bytes)
     return SC_OK;
 }
 
+/* KV of pages of another size would be read as if it were of these: it is another form. */
+static uint32_t numerics_of(const struct tiers *tiers, const struct sc_tier_bind *bind)
+{
+    uint32_t numerics = tiers->base.options.numerics;
+    if (!bind->mover) return numerics;
+    uint64_t pages = sc_mix64(bind->mover->page_bytes) ^ bind->page_tokens;
+    return (uint32_t)(sc_mix64(pages) ^ numerics);
+}
+
 static sc_status tiers_bind(sc_tiers *base, const struct sc_tier_bind *bind, uint64_t *bytes_out)
 {
     struct tiers *tiers = (struct tiers *)(void *)base;
@@ -318,6 +328,7 @@ static sc_status tiers_bind(sc_tiers *base, const struct sc_tier_bind *bind, uin
     tiers->has_mover = bind->mover != NULL;
     if (bind->mover) tiers->mover = *bind->mover;
     tiers->fingerprint = bind->fingerprint;
+    tiers->numerics = numerics_of(tiers, bind);
     sc_status status = sc_pool_info_get(bind->pool, &info);
     if (status == SC_OK) tiers->shard = info.shard;
     if (status == SC_OK) status = sc_pool_schema(bind->pool, &schema);
@@ -487,7 +498,7 @@ static sc_status tiers_load(sc_tiers *base,
         struct sc_tier_loaded loaded;
         if (memcmp(&edge.fingerprint, &tiers->fingerprint, sizeof edge.fingerprint) != 0) continue;
         loaded_fill(&edge, &loaded);
-        loaded.has_record &= edge.info.numerics == tiers->base.options.numerics;
+        loaded.has_record &= edge.info.numerics == tiers->numerics;
         status = fn(ctx, &loaded);
         if (status != SC_OK) break;
     }

@@ -64,6 +64,7 @@ struct tiers {
     sc_kv_mover mover;
     sc_fingerprint fingerprint;
     sc_shard shard;
+    uint32_t numerics;      /* of the options; with KV also how it is cut into pages */
     sc_tiers_stats stats;
 };
 

@@ -59,15 +59,15 @@ static struct sc_store_key key_of(const struct tiers *tiers, const struct sc_tie
 
 static struct sc_store_want want_of(const struct tiers *tiers)
 {
-    const sc_tiers_options *options = &tiers->base.options;
-    return (struct sc_store_want){options->numerics, &tiers->shard, 1, options->disk.lossy};
+    return (struct sc_store_want){tiers->numerics, &tiers->shard, 1,
+        tiers->base.options.disk.lossy};
 }
 
 static sc_status disk_put(struct tiers *tiers, struct sc_tier_job *job,
     const struct sc_store_payload *payload)
 {
     struct sc_store_record record = {.key = key_of(tiers, job, job->token_count),
-        .parent_len = job->parent_len, .numerics = tiers->base.options.numerics,
+        .parent_len = job->parent_len, .numerics = tiers->numerics,
         .kind = job->kind, .value = job->value, .history = job->history,
         .history_count = job->history_count, .shard_count = 1, .shards = &tiers->shard};
     struct sc_store_put *put = NULL;

@@ -72,9 +72,10 @@ typedef struct sc_tiers_options {
     sc_tier_config host, disk;
     const char *folder;      /* of the disk tier; made if it is not there */
     uint64_t file_bytes;     /* of one extent file of a new store; 0: 1 GiB */
-    uint32_t numerics;       /* revision of the kernels' numerics: other records are misses */
+    /* revision of the kernels' numerics, and of the form of KV: records of another are misses */
+    uint32_t numerics;
     uint64_t flops_per_s;    /* of a prefill; 0: not known, then a restore is always worth it */
-    uint32_t entry_max;      /* records in host memory at most; 0: 65,536 */
+    uint32_t entry_max;      /* copies in host memory at most; 0: 65,536 */
     bool must_pin;           /* SC_ERR_UNSUPPORTED where host memory cannot be pinned */
     /* of host memory: SC_ERR_LIMIT beyond what the host and its cgroup have left for each of so
      * many ranks; 0: not looked at */

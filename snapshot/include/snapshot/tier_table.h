@@ -95,6 +95,7 @@ struct sc_tier_bind {
     sc_pool *pool;
     const sc_kv_mover *mover; /* NULL: none */
     sc_fingerprint fingerprint;
+    uint32_t page_tokens;
 };
 
 struct sc_tier_table {
