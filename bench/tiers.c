@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Lower tiers of a pass: host memory and disk, and the mover of its KV. The KV is in host memory, so
- * a move ends at once; the thread that makes it is one of the tiers'. */
+/* Lower tiers of a pass: host memory and disk, and the mover of its KV. The KV is in host memory,
+ * so a move ends at once; the thread that makes it is one of the tiers'. */
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>

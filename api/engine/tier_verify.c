@@ -46,7 +46,8 @@ static sc_status check_record(const sc_cache *cache, const struct tier_record *r
 static sc_status check_sums(const sc_cache *cache)
 {
     const struct tier *tier = cache->tier;
-    uint64_t used[TIER_END] = {0}, copies[TIER_END] = {0}, ranked[TIER_END] = {0}, ranks[TIER_END] = {0};
+    uint64_t copies[TIER_END] = {0};
+    uint64_t used[TIER_END] = {0}, ranked[TIER_END] = {0}, ranks[TIER_END] = {0};
     uint64_t count = 0, children = 0, with_parent = 0, disk_children = 0, on_disk = 0;
     for (uint32_t id = 1; id <= tier->record_end; id++) {
         const struct tier_record *record = sc_tier_record(tier, id);
