@@ -41,6 +41,16 @@ sc_status sc_radix_node_get(const struct sc_radix *r, sc_node node,
     return SC_OK;
 }
 
+bool sc_radix_step_get(const struct sc_radix *r, sc_node id, struct sc_radix_step *step_out)
+{
+    if (!r || !step_out || !rx_known(r, id)) return false;
+    const struct rx_node *node = rx_node(r, id);
+    bool top = rx_node(r, node->parent)->flags & RX_ROOT;
+    *step_out = (struct sc_radix_step){top ? SC_NODE_NONE : node->parent, node->start,
+        rx_end(node), node->snapshot, node->child_count};
+    return true;
+}
+
 sc_status sc_radix_marks_get(const struct sc_radix *r, sc_node node, sc_mark *marks_out,
     uint32_t cap, uint32_t *count_out)
 {

@@ -216,6 +216,7 @@ static sc_node insert_from(struct rworld *w, const struct insert_in *in)
 {
     struct sc_radix_match match;
     struct sc_radix_node_info info;
+    struct sc_radix_step step;
     const struct sc_radix_key key = {.tokens = in->tokens, .token_count = in->insert.token_count};
     RCHECK(w, sc_radix_match(w->radix, in->insert.space, &key, key.token_count, &match) == SC_OK,
         "match");
@@ -223,6 +224,9 @@ static sc_node insert_from(struct rworld *w, const struct insert_in *in)
     uint32_t up = draw(w, 3);
     for (sc_node id = from; id != SC_NODE_NONE; id = info.parent) {
         RCHECK(w, sc_radix_node_get(w->radix, id, &info) == SC_OK, "node");
+        RCHECK(w, sc_radix_step_get(w->radix, id, &step) && step.parent == info.parent &&
+            step.start == info.start && step.end == info.end && step.snapshot == info.snapshot &&
+            step.child_count == info.child_count, "step");
         bool good = info.end <= match.kv_len;
         for (uint32_t at = info.start; good && at < info.end; at += w->page) {
             good = history_at(in, at) == info.history;

@@ -220,8 +220,12 @@ START_TEST(args__reading)
     tr_insert(t, KEY(1, 3), 2);
     sc_node node = t->in.node;
     struct sc_radix_node_info info;
+    struct sc_radix_step step;
     struct sc_radix_span span;
     uint32_t count;
+    ck_assert(!sc_radix_step_get(NULL, node, &step) && !sc_radix_step_get(t->radix, node, NULL));
+    ck_assert(!sc_radix_step_get(t->radix, SC_NODE_NONE, &step));
+    ck_assert(!sc_radix_step_get(t->radix, 99999, &step));
     BAD(SC_ERR_INVALID, sc_radix_node_get(NULL, node, &info));
     BAD(SC_ERR_INVALID, sc_radix_node_get(t->radix, node, NULL));
     BAD(SC_ERR_STALE, sc_radix_node_get(t->radix, SC_NODE_NONE, &info));
