@@ -3,6 +3,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 
 #include "base/clock.h"
 #include "base/prng.h"
@@ -23,7 +24,15 @@ struct cell {
     bool full;                 /* something had to go, first by this request: */
     size_t full_at;
     uint64_t clock_ns;         /* of reading the clock */
+    long switches;             /* of this thread, when the request began */
 };
+
+/* How often the system has given the processor to somebody else. */
+static long switches_now(void)
+{
+    struct rusage usage;
+    return getrusage(RUSAGE_THREAD, &usage) == 0 ? usage.ru_nivcsw + usage.ru_nvcsw : 0;
+}
 
 /* What reading the clock twice costs, to be taken off. */
 static uint64_t clock_cost_ns(void)
@@ -39,12 +48,13 @@ static uint64_t clock_cost_ns(void)
 
 /* Sections are about as short as a reading of the thread's own clock takes, so that it will not do.
  * Reading the wall clock takes 20 ns, but it goes on while another program has the processor: a
- * section longer than any refit was interrupted and is left out. */
+ * long section of a request during which that happened is left out. */
 static uint64_t since(const struct cell *cell, uint64_t start)
 {
-    enum { INTERRUPTED_NS = 2000000 };
+    enum { SUSPECT_NS = 20000 };
     uint64_t took = sc_clock_now_ns() - start;
-    return took > INTERRUPTED_NS || took < cell->clock_ns ? 0 : took - cell->clock_ns;
+    if (took > SUSPECT_NS && switches_now() != cell->switches) return 0;
+    return took < cell->clock_ns ? 0 : took - cell->clock_ns;
 }
 
 double hit_flops(const struct hit_model *model, double tokens)
@@ -178,6 +188,7 @@ static void serve(struct cell *cell, const struct hit_model *model)
     const struct hit_request *r = &trace->requests[cell->request];
     struct hit_result *result = cell->result;
     struct hit_match match;
+    cell->switches = switches_now();
     uint64_t start = sc_clock_now_ns();
     hit_index_match(&cell->index, trace, cell->request, &match);
     result->match_ns += since(cell, start);

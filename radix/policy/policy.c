@@ -388,7 +388,7 @@ static void use(struct sc_policy *p, struct sc_policy_path *path, bool extended)
         sc_radix_node_get(p->options.radix, cand->node, &info) == SC_OK && info.child_count == 1) {
         cand->stamp = 0;
     }
-    pol_touch(p, id);
+    if (!p->model) pol_touch(p, id); /* gittins: use makes no value fall */
     if (p->options.order == SC_POLICY_LRU_PATH) use_path(p, cand->node);
 }
 

@@ -19,8 +19,15 @@ static void timers_serve(struct sc_policy *p)
 {
     while (p->timers.count > 0) {
         if (p->timers.items[0].key > p->now_ns) return;
-        pol_touch_time(p, p->timers.items[0].id, LOOK_AHEAD);
+        pol_touch_time(p, p->timers.items[0].id);
     }
+}
+
+/* At what value things go these days: rises at once, falls slowly. A hint, from calls alone. */
+static void going_note(struct sc_policy *p, double value)
+{
+    if (value == HUGE_VAL) return; /* pinned */
+    p->going = value > p->going ? value : p->going + (value - p->going) / 64;
 }
 
 /* Takes the lowest entries off the heap until one may go; puts the others back. The first `base`
@@ -38,13 +45,15 @@ static uint32_t victim_find(struct sc_policy *p, uint32_t base, double *value_ou
             pol_detach(p, id);
             continue;
         }
-        double value = pol_value(p, id);
+        uint64_t until_ns;
+        double value = pol_value_until(p, id, &until_ns);
         if (value > cand->key) {
-            pol_touch_time(p, id, 1);
+            pol_touch_top(p, id, value, until_ns);
             continue;
         }
         if (!spared(&info)) {
             found = id;
+            going_note(p, value);
             *value_out = value;
             break;
         }
@@ -222,7 +231,7 @@ static sc_status duel(struct sc_policy *p, double bytes, double bar,
         if (status == SC_OK) gone++;
         *freed_out = before - bytes_held(p);
     }
-    while (gone < taken) pol_touch_time(p, p->aside[gone++], 1);
+    for (; gone < taken; gone++) pol_key_set(p, p->aside[gone], pol_cand(p, p->aside[gone])->key);
     return status;
 }
 

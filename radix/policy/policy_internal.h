@@ -34,6 +34,7 @@ enum {
     LEVELS_PER_OCTAVE = 4,       /* of the product of multipliers */
     LEVEL_MAX = 16,              /* 2^-4 .. 2^4 */
     INDEX_LEVELS = 2 * LEVEL_MAX + 1,
+    HEAP_WAYS = 4,
     CHILD_WALK_MAX = 64,         /* nodes visited below a new snapshot to correct their values */
     GHOSTS_DEFAULT = 1 << 18,
     GHOSTS_PER_CAND = 16,        /* candidates for which there is room from the start */
@@ -41,7 +42,7 @@ enum {
     FIT_DEFAULT = 100,
     FIT_GROWTH = 30,             /* a 30th of the requests so far, where that is more */
     FIT_EVERY_MAX = 500,
-    LOOK_AHEAD = 2,              /* age buckets that a key is a lower bound for */
+    LOOK_AHEAD = 2,              /* age buckets at least that a key is a lower bound for */
     YOUNG_AGES = 8,              /* ... and, below this one, all up to it */
     SC_POLICY_COLD_EVENTS = 10   /* events before anything is refused */
 };
@@ -55,6 +56,7 @@ struct ghost {
     uint32_t next_free;
     uint32_t cand;     /* 0: not a position that is learned about */
     uint32_t children; /* blocks seen after it */
+    bool follows;      /* the block before it is the ghost before it: not in the table */
     bool recent;       /* passed since the clock hand's last turn */
     bool live;
 };
@@ -93,7 +95,7 @@ struct profile {
     uint16_t at[FEATURES]; /* its multipliers */
     uint8_t stratum;
 };
-struct profile_sum { float weight, hits, events; }; /* scratch of a fit */
+struct profile_sum { float weight, hits; }; /* scratch of a fit */
 
 /* Keys are not negative, so that the bits of a double sort as the number does. */
 struct heap_item { uint64_t key; uint32_t id; };
@@ -103,12 +105,19 @@ struct order_heap {
     uint32_t count, cap, place_cap;
 };
 
+/* What a position of some stratum and level is worth at each age, per second. */
+struct rates {
+    float now[AGES];
+    float least[AGES]; /* of the ages that a key looks ahead at least (policy_model.c) */
+};
+
 struct fit { /* scratch */
     uint32_t rows;
+    uint32_t count;            /* of the strata that there are: */
+    uint8_t strata[STRATA];    /* ascending */
     float exposure[STRATA * AGES], passed[STRATA * AGES], cumulated[STRATA * AGES];
-    float events[STRATA * AGES], pooled[AGES];
-    float expected[MULTIPLIERS], observed[MULTIPLIERS];
-    bool present[STRATA];
+    float pooled[AGES];
+    float expected[MULTIPLIERS];
 };
 
 struct model {
@@ -121,9 +130,12 @@ struct model {
     uint32_t table_mask;
     uint64_t count;            /* samples ever */
     uint64_t events;
+    /* Of the samples in the ring, kept as they come and go. Whole numbers: exact in any order. */
+    float events_at[STRATA * AGES], observed[MULTIPLIERS];
+    uint32_t stratum_samples[STRATA];
     float multiplier[MULTIPLIERS];
     float hazard[STRATA * AGES];
-    float index[STRATA][INDEX_LEVELS][AGES];
+    struct rates index[STRATA][INDEX_LEVELS];
     uint8_t index_fresh[STRATA][INDEX_LEVELS];
     bool fitted[STRATA];
     struct fit fit;
@@ -134,9 +146,10 @@ struct sc_policy {
     struct sc_heap heap;
     struct sc_policy_options options;
     struct ghost *ghosts; /* [ghost_max + 1], 0 is none */
-    uint32_t ghost_count, ghost_free, ghost_hand, ghost_max, ghost_used;
+    uint32_t ghost_count, ghost_hand, ghost_max, ghost_used;
+    uint32_t ghost_free, ghost_free_last; /* first in, first out: so that runs stay runs */
     bool ghosts_forgotten;
-    uint32_t *table;      /* hash -> ghost */
+    uint32_t *table;      /* hash -> ghost, but for those that follow */
     uint32_t table_mask;
     struct cand *cands;   /* [cand_cap], 0 is none */
     uint32_t cand_cap, cand_count, cand_free, cand_used;
@@ -152,6 +165,7 @@ struct sc_policy {
     double now_s;
     uint64_t requests, refused, evicted;
     double age;           /* GDSF's clock */
+    double going;         /* value per byte at which things go these days; 0: nothing did */
     uint64_t bytes;
 };
 
@@ -165,6 +179,8 @@ bool pol_ghosts_create(struct sc_policy *p, uint32_t max);
 void pol_ghosts_destroy(struct sc_policy *p);
 void pol_ghosts_expire(struct sc_policy *p, uint64_t room);
 uint32_t pol_ghost_find(const struct sc_policy *p, uint64_t hash);
+/* The block after `ghost`. */
+uint32_t pol_ghost_next(const struct sc_policy *p, uint32_t ghost, uint64_t hash);
 uint32_t pol_ghost_add(struct sc_policy *p, uint64_t hash, uint32_t parent);
 static inline struct cand *pol_cand(const struct sc_policy *p, uint32_t id)
 {
@@ -185,8 +201,12 @@ uint32_t pol_at(const struct sc_policy *p, sc_node node, uint32_t snapshot);
 uint32_t pol_now(const struct sc_policy *p, sc_node node);
 uint32_t pol_up(const struct sc_policy *p, sc_node node);
 double pol_value(struct sc_policy *p, uint32_t id);
+/* The same, and until when it is no less if nothing happens. */
+double pol_value_until(struct sc_policy *p, uint32_t id, uint64_t *until_ns);
 void pol_touch(struct sc_policy *p, uint32_t id);
-void pol_touch_time(struct sc_policy *p, uint32_t id, uint32_t ahead);
+void pol_touch_time(struct sc_policy *p, uint32_t id);
+/* The key of an entry at the order's top becomes higher, at last the value, good until then. */
+void pol_touch_top(struct sc_policy *p, uint32_t id, double value, uint64_t until_ns);
 /* The same for all: both heaps are built anew. */
 void pol_touch_all(struct sc_policy *p);
 void pol_key_set(struct sc_policy *p, uint32_t id, double key);
@@ -200,7 +220,6 @@ extern const double pol_age_edge[AGES + 1];
 void pol_model_init(struct model *model);
 uint8_t pol_age_bucket(double age_s);
 int8_t pol_level(const struct model *model, uint8_t stratum, const uint8_t *features);
-double pol_index(struct model *model, uint8_t stratum, int8_t level, uint8_t bucket);
 static inline uint32_t pol_multiplier_at(uint8_t stratum, int feature, uint8_t value)
 {
     return ((uint32_t)stratum * FEATURES + (uint32_t)feature) * LEVELS_PER_FEATURE + value;
@@ -213,10 +232,14 @@ void pol_sample_open(struct sc_policy *p, struct cand *cand);
 void pol_sample_close(struct sc_policy *p, struct cand *cand, bool event);
 void pol_sample_refine(struct sc_policy *p, const struct cand *cand);
 void pol_fit(struct sc_policy *p);
-/* How often a position is wanted, per second: the least of its age bucket and the `ahead` - 1 ones
- * that follow. `until_ns_out`, if not NULL, is lowered to when these end. */
-double pol_rate(struct sc_policy *p, const struct cand *cand, uint32_t ahead,
-    uint64_t *until_ns_out);
+/* How often a position is wanted, per second, at its age. */
+double pol_rate(struct sc_policy *p, const struct cand *cand);
+/* The least of that and of the ages to come, up to a time to which `until_ns` is lowered: a few
+ * age buckets, and more while it stays at `floor` or above. */
+double pol_rate_ahead(struct sc_policy *p, const struct cand *cand, double floor,
+    uint64_t *until_ns);
+/* The rate of this age bucket alone; `until_ns` is lowered to its end. */
+double pol_rate_bucket(struct sc_policy *p, const struct cand *cand, uint64_t *until_ns);
 
 /* policy_learn.c: what a request says about positions */
 void pol_learn(struct sc_policy *p, struct sc_policy_path *path);

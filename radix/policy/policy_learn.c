@@ -132,14 +132,10 @@ static void learn_wanted(struct sc_policy *p, struct sc_policy_path *path, struc
 static void learn_path(struct sc_policy *p, struct sc_policy_path *path, struct seen *seen)
 {
     uint32_t known = 0;
-    for (uint32_t k = 0; k < seen->blocks; k++) {
-        __builtin_prefetch(&p->table[(uint32_t)path->hashes[k] & p->table_mask]);
-    }
-    for (uint32_t k = 0; k < seen->blocks; k++) {
-        __builtin_prefetch(&p->ghosts[p->table[(uint32_t)path->hashes[k] & p->table_mask]]);
-    }
     for (; known < seen->blocks; known++) {
-        uint32_t ghost = pol_ghost_find(p, path->hashes[known]);
+        uint64_t hash = path->hashes[known];
+        uint32_t ghost = known > 0 ? pol_ghost_next(p, p->path[known - 1], hash)
+                                   : pol_ghost_find(p, hash);
         if (ghost == 0) break;
         p->path[known] = ghost;
         if (!p->ghosts[ghost].recent) p->ghosts[ghost].recent = true; /* a line less to write */
@@ -149,6 +145,9 @@ static void learn_path(struct sc_policy *p, struct sc_policy_path *path, struct 
     learn_wanted(p, path, seen);
     uint32_t g = seen->common;
     seen->diverges = g > 0 && g < seen->blocks && p->ghosts[p->path[g - 1]].children > 0;
+    for (uint32_t k = known; p->ghosts_forgotten && k < seen->blocks; k++) {
+        __builtin_prefetch(&p->table[(uint32_t)path->hashes[k] & p->table_mask]);
+    }
     for (uint32_t k = known; k < seen->blocks; k++) {
         /* Where beginnings are forgotten, what followed may still be known. */
         uint32_t ghost = p->ghosts_forgotten ? pol_ghost_find(p, path->hashes[k]) : 0;
@@ -251,7 +250,9 @@ static void learn_output(struct sc_policy *p, struct sc_policy_path *path)
         if (cand->kind != point->kind || cand->open == 0) continue; /* wanted meanwhile */
         cand->features[6] = at_most(bits(path->output_len), LEVELS_PER_FEATURE - 1);
         pol_sample_refine(p, cand);
-        cand->level = pol_level(p->model, cand->stratum, cand->features);
+        int8_t level = pol_level(p->model, cand->stratum, cand->features);
+        if (level == cand->level) continue;
+        cand->level = level;
         pol_touch(p, id);
     }
 }
@@ -269,7 +270,8 @@ static uint32_t extend_path(struct sc_policy *p, const struct sc_policy_path *pa
 {
     if (path->block_count > 0 && ghost == 0) return 0;
     for (uint32_t k = path->block_count; k < block_count; k++) {
-        uint32_t next = pol_ghost_find(p, hashes[k]);
+        uint32_t next = ghost != 0 ? pol_ghost_next(p, ghost, hashes[k])
+                                   : pol_ghost_find(p, hashes[k]);
         if (next == 0) next = pol_ghost_add(p, hashes[k], ghost);
         p->ghosts[next].recent = true;
         ghost = next;

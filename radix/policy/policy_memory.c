@@ -6,6 +6,10 @@
  * hand's last turn. A forgotten ghost takes its candidate along unless a snapshot is resident
  * there; blocks behind it can no longer be reached and go when the hand comes to them.
  *
+ * New ghosts of a prompt lie side by side. One that lies behind the block before it is found from
+ * there (`follows`); only the others are in the table, so that most of a prompt is read like an
+ * array. Where the one before is forgotten, the next one goes to the table.
+ *
  * The table is open addressing with linear probing; removal shifts back, so there are no marks. */
 #include "policy_internal.h"
 
@@ -116,10 +120,19 @@ static void ghost_forget(struct sc_policy *p, uint32_t id)
             pol_cand_free(p, ghost->cand);
         }
     }
-    table_take(p, id);
+    if (!ghost->follows) table_take(p, id);
+    if (id < p->ghost_used && p->ghosts[id + 1].follows) {
+        p->ghosts[id + 1].follows = false;
+        table_put(p, id + 1);
+    }
     p->ghosts_forgotten = true;
-    *ghost = (struct ghost){.next_free = p->ghost_free};
-    p->ghost_free = id;
+    *ghost = (struct ghost){.next_free = 0};
+    if (p->ghost_free != 0) {
+        p->ghosts[p->ghost_free_last].next_free = id;
+    } else {
+        p->ghost_free = id;
+    }
+    p->ghost_free_last = id;
     p->ghost_count--;
 }
 
@@ -168,6 +181,15 @@ uint32_t pol_ghost_find(const struct sc_policy *p, uint64_t hash)
     return 0;
 }
 
+uint32_t pol_ghost_next(const struct sc_policy *p, uint32_t ghost, uint64_t hash)
+{
+    enum { LINES_AHEAD = 8 };
+    uint32_t next = ghost + 1;
+    __builtin_prefetch(&p->ghosts[next + LINES_AHEAD]);
+    bool there = next <= p->ghost_used && p->ghosts[next].follows && p->ghosts[next].hash == hash;
+    return there ? next : pol_ghost_find(p, hash);
+}
+
 uint32_t pol_ghost_add(struct sc_policy *p, uint64_t hash, uint32_t parent)
 {
     uint32_t id = p->ghost_free;
@@ -177,9 +199,10 @@ uint32_t pol_ghost_add(struct sc_policy *p, uint64_t hash, uint32_t parent)
         id = ++p->ghost_used;
         SC_ASSERT(id <= p->ghost_max);
     }
-    p->ghosts[id] = (struct ghost){.hash = hash, .live = true};
+    bool follows = parent != 0 && id == parent + 1;
+    p->ghosts[id] = (struct ghost){.hash = hash, .live = true, .follows = follows};
     if (parent) p->ghosts[parent].children++;
-    table_put(p, id);
+    if (!follows) table_put(p, id);
     p->ghost_count++;
     return id;
 }

@@ -37,6 +37,8 @@ const double pol_age_edge[AGES + 1] = {0, 1, 2, 3, 4, 5, 8, 11, 16, 22, 32, 45, 
     256, 362, 512, 724, 1024, 1448, 2048, 2896, 4096, 5792, 8192, 11585, 16384, 23170, 32768, 46340,
     65536, 92681, 131072, 185363, HUGE_VAL};
 
+static const double SECOND_NS = 1e9;
+
 static double width(int bucket)
 {
     return bucket + 1 < AGES ? pol_age_edge[bucket + 1] - pol_age_edge[bucket]
@@ -64,15 +66,29 @@ static uint32_t feature_count(int stratum)
     return kind == KIND_BRANCH || kind == KIND_SUPERSEDED ? FEATURES - 2 : FEATURES;
 }
 
+/* LEVELS_PER_OCTAVE x log2(m), rounded, read off the number: its exponent says the octave. m is
+ * far from the ends of what a double can be. */
+static int8_t level_of(double m)
+{
+    uint64_t bits;
+    static_assert(sizeof bits == sizeof m && LEVELS_PER_OCTAVE == 4, "IEEE 754, four steps");
+    memcpy(&bits, &m, sizeof bits);
+    int octave = (int)(bits >> 52) - 1023;
+    bits = (bits & ((1ull << 52) - 1)) | 1023ull << 52;
+    memcpy(&m, &bits, sizeof bits); /* 1 .. 2; limits: 2^(1/8), 2^(3/8), 2^(5/8), 2^(7/8) */
+    int step = (m >= 1.0905077326652577) + (m >= 1.2968395546510096) + (m >= 1.5422108254079407) +
+        (m >= 1.8340080864093424);
+    int level = LEVELS_PER_OCTAVE * octave + step;
+    if (level > LEVEL_MAX) return LEVEL_MAX;
+    return (int8_t)(level < -LEVEL_MAX ? -LEVEL_MAX : level);
+}
+
 int8_t pol_level(const struct model *model, uint8_t stratum, const uint8_t *features)
 {
     double m = 1;
     for (int j = 0; j < FEATURES; j++)
         m *= model->multiplier[pol_multiplier_at(stratum, j, features[j])];
-    double level = LEVELS_PER_OCTAVE * log2(m);
-    if (level >= LEVEL_MAX) return LEVEL_MAX;
-    if (level <= -LEVEL_MAX) return -LEVEL_MAX;
-    return (int8_t)(level < 0 ? level - 0.5 : level + 0.5);
+    return level_of(m);
 }
 
 void pol_model_init(struct model *model)
@@ -86,12 +102,19 @@ void pol_model_init(struct model *model)
 
 /* --- index --- */
 
+/* Where the ages end that a key looks ahead at least. */
+static int ahead_end(int bucket)
+{
+    int end = bucket + LOOK_AHEAD < AGES ? bucket + LOOK_AHEAD : AGES;
+    return end < YOUNG_AGES ? YOUNG_AGES : end; /* the first buckets are soon passed */
+}
+
 static void index_fill(struct model *model, uint8_t stratum, int8_t level)
 {
     struct segment { double wanted, held, survive; } stack[AGES];
     int top = 0;
     double factor = exp2(level / (double)LEVELS_PER_OCTAVE);
-    float *index = model->index[stratum][level + LEVEL_MAX];
+    struct rates *rates = &model->index[stratum][level + LEVEL_MAX];
     for (int b = AGES - 1; b >= 0; b--) {
         double q = expf((float)(-model->hazard[stratum * AGES + b] * factor * width(b)));
         struct segment now = {1 - q, width(b) * (1 + q) * 0.5, q};
@@ -102,35 +125,65 @@ static void index_fill(struct model *model, uint8_t stratum, int8_t level)
             now.survive *= next->survive;
         }
         stack[top++] = now;
-        index[b] = (float)(now.wanted / now.held);
+        rates->now[b] = (float)(now.wanted / now.held);
+    }
+    static_assert(LOOK_AHEAD == 2, "of neighbours");
+    rates->least[AGES - 1] = rates->now[AGES - 1];
+    for (int b = AGES - 2; b >= 0; b--) {
+        float next = b + LOOK_AHEAD < YOUNG_AGES ? rates->least[b + 1] : rates->now[b + 1];
+        rates->least[b] = rates->now[b] < next ? rates->now[b] : next;
     }
     model->index_fresh[stratum][level + LEVEL_MAX] = 1;
 }
 
-double pol_index(struct model *model, uint8_t stratum, int8_t level, uint8_t bucket)
+/* NULL: the stratum has not been fitted. */
+static const struct rates *rates_get(struct model *model, const struct cand *cand)
 {
-    if (!model->fitted[stratum]) return prior(bucket);
-    if (!model->index_fresh[stratum][level + LEVEL_MAX]) index_fill(model, stratum, level);
-    return model->index[stratum][level + LEVEL_MAX][bucket];
+    if (!model->fitted[cand->stratum]) return NULL;
+    if (!model->index_fresh[cand->stratum][cand->level + LEVEL_MAX]) {
+        index_fill(model, cand->stratum, cand->level);
+    }
+    return &model->index[cand->stratum][cand->level + LEVEL_MAX];
 }
 
 /* Ages are cut to whole seconds, so that timers and buckets agree. */
-double pol_rate(struct sc_policy *p, const struct cand *cand, uint32_t ahead,
-    uint64_t *until_ns_out)
+static int bucket_of(const struct sc_policy *p, const struct cand *cand)
 {
-    const uint64_t second_ns = 1000000000;
-    uint32_t bucket = pol_age_bucket((double)((p->now_ns - cand->born_ns) / second_ns));
-    uint32_t end = bucket + ahead < AGES ? bucket + ahead : AGES;
-    if (ahead > 1 && end < YOUNG_AGES) end = YOUNG_AGES; /* the first buckets are soon passed */
-    if (until_ns_out && end < AGES) {
-        uint64_t until_ns = cand->born_ns + (uint64_t)pol_age_edge[end] * second_ns;
-        if (until_ns < *until_ns_out) *until_ns_out = until_ns;
+    return pol_age_bucket((double)((p->now_ns - cand->born_ns) / (uint64_t)SECOND_NS));
+}
+
+static void until_lower(const struct cand *cand, int end, uint64_t *until_ns)
+{
+    if (end >= AGES) return;
+    uint64_t end_ns = cand->born_ns + (uint64_t)pol_age_edge[end] * (uint64_t)SECOND_NS;
+    if (end_ns < *until_ns) *until_ns = end_ns;
+}
+
+double pol_rate(struct sc_policy *p, const struct cand *cand)
+{
+    const struct rates *rates = rates_get(p->model, cand);
+    int bucket = bucket_of(p, cand);
+    return rates ? rates->now[bucket] : prior(bucket);
+}
+
+double pol_rate_bucket(struct sc_policy *p, const struct cand *cand, uint64_t *until_ns)
+{
+    until_lower(cand, bucket_of(p, cand) + 1, until_ns);
+    return pol_rate(p, cand);
+}
+
+double pol_rate_ahead(struct sc_policy *p, const struct cand *cand, double floor,
+    uint64_t *until_ns)
+{
+    const struct rates *rates = rates_get(p->model, cand);
+    int bucket = bucket_of(p, cand), end = ahead_end(bucket);
+    double least = rates ? rates->least[bucket] : prior(end - 1); /* priors fall with age */
+    if (rates && least >= floor) {
+        for (; end < AGES && rates->now[end] >= floor; end++) {
+            if (rates->now[end] < least) least = rates->now[end];
+        }
     }
-    double least = pol_index(p->model, cand->stratum, cand->level, (uint8_t)bucket);
-    while (++bucket < end) {
-        double rate = pol_index(p->model, cand->stratum, cand->level, (uint8_t)bucket);
-        if (rate < least) least = rate;
-    }
+    until_lower(cand, end, until_ns);
     return least;
 }
 
@@ -139,13 +192,14 @@ double pol_rate(struct sc_policy *p, const struct cand *cand, uint32_t ahead,
 static void fit_start(struct model *model, struct fit *fit)
 {
     fit->rows = model->count < model->cap ? (uint32_t)model->count : model->cap;
-    memset(fit->present, 0, sizeof fit->present);
-    memset(fit->events, 0, sizeof fit->events);
-    memset(fit->observed, 0, sizeof fit->observed);
+    fit->count = 0;
+    for (int s = 0; s < STRATA; s++) {
+        if (model->stratum_samples[s] > 0) fit->strata[fit->count++] = (uint8_t)s;
+    }
 }
 
-/* Ages of the intervals that run, and events. From the oldest to the newest: ages fall, so that the
- * bucket is the one before or one of the next. */
+/* Ages of the intervals that run. From the oldest to the newest: ages fall, so that the bucket is
+ * the one before or one of the next. */
 static void fit_ages(struct sc_policy *p, struct fit *fit)
 {
     struct model *model = p->model;
@@ -156,34 +210,20 @@ static void fit_ages(struct sc_policy *p, struct fit *fit)
         if (++at == model->cap) at = 0;
         double age_s = p->now_s - sample->start_s;
         while (bucket > 0 && age_s < pol_age_edge[bucket]) bucket--;
-        /* without branches: which of them run, and which were wanted, cannot be foretold */
-        float event = sample->event, rest_s = (float)(age_s - pol_age_edge[bucket]);
+        /* without branches: which of them run cannot be foretold */
+        float rest_s = (float)(age_s - pol_age_edge[bucket]);
         uint16_t cell = (uint16_t)(model->profiles[sample->profile].stratum * AGES + bucket);
-        cell = sample->open ? cell : sample->cell;
-        fit->events[cell] += event;
-        model->sums[sample->profile].events += event;
-        sample->cell = cell;
+        sample->cell = sample->open ? cell : sample->cell;
         sample->rest_s = sample->open ? rest_s : sample->rest_s;
-    }
-}
-
-/* Which strata there are, and how often each value was wanted. */
-static void fit_observed(struct model *model, struct fit *fit)
-{
-    for (uint32_t i = 1; i <= model->profile_used; i++) {
-        const struct profile *profile = &model->profiles[i];
-        float events = model->sums[i].events;
-        model->sums[i].events = 0;
-        if (profile->samples == 0) continue;
-        fit->present[profile->stratum] = true;
-        for (int j = 0; events > 0 && j < FEATURES; j++) fit->observed[profile->at[j]] += events;
     }
 }
 
 static void fit_exposure(struct model *model, struct fit *fit)
 {
-    memset(fit->exposure, 0, sizeof fit->exposure);
-    memset(fit->passed, 0, sizeof fit->passed);
+    for (uint32_t k = 0; k < fit->count; k++) {
+        memset(&fit->exposure[fit->strata[k] * AGES], 0, AGES * sizeof fit->exposure[0]);
+        memset(&fit->passed[fit->strata[k] * AGES], 0, AGES * sizeof fit->passed[0]);
+    }
     const float *m = model->multiplier;
     for (uint32_t i = 1; i <= model->profile_used; i++) {
         const uint16_t *at = model->profiles[i].at;
@@ -198,8 +238,8 @@ static void fit_exposure(struct model *model, struct fit *fit)
         fit->exposure[sample->cell] += weight * sample->rest_s;
         fit->passed[sample->cell] += weight; /* all buckets before it */
     }
-    for (int s = 0; s < STRATA; s++) {
-        if (!fit->present[s]) continue;
+    for (uint32_t k = 0; k < fit->count; k++) {
+        int s = fit->strata[k];
         double sum = 0;
         for (int b = AGES - 1; b >= 0; b--) {
             fit->exposure[s * AGES + b] += (float)(sum * width(b));
@@ -212,23 +252,22 @@ static void fit_hazard(struct model *model, struct fit *fit)
 {
     for (int b = 0; b < AGES; b++) {
         double events = 1, exposure = 1 / prior(b);
-        for (int s = 0; s < STRATA; s++) {
-            if (!fit->present[s]) continue;
-            events += fit->events[s * AGES + b];
-            exposure += fit->exposure[s * AGES + b];
+        for (uint32_t k = 0; k < fit->count; k++) {
+            events += model->events_at[fit->strata[k] * AGES + b];
+            exposure += fit->exposure[fit->strata[k] * AGES + b];
         }
         fit->pooled[b] = (float)(events / exposure);
     }
-    for (int s = 0; s < STRATA; s++) {
-        if (!fit->present[s]) continue;
+    for (uint32_t k = 0; k < fit->count; k++) {
+        int s = fit->strata[k];
         double observed = STRATUM_PRIOR, expected = STRATUM_PRIOR, sum = 0;
         for (int b = 0; b < AGES; b++) {
-            observed += fit->events[s * AGES + b];
+            observed += model->events_at[s * AGES + b];
             expected += fit->pooled[b] * fit->exposure[s * AGES + b];
         }
         for (int b = 0; b < AGES; b++) {
             double weight = 0.2 * STRATUM_PRIOR;
-            model->hazard[s * AGES + b] = (float)((fit->events[s * AGES + b] + weight) /
+            model->hazard[s * AGES + b] = (float)((model->events_at[s * AGES + b] + weight) /
                 (fit->exposure[s * AGES + b] + weight / (fit->pooled[b] * observed / expected)));
             fit->cumulated[s * AGES + b] = (float)sum;
             sum += model->hazard[s * AGES + b] * width(b);
@@ -246,7 +285,10 @@ static bool one_class(const struct fit *fit, int stratum)
 
 static void fit_multipliers(struct model *model, struct fit *fit)
 {
-    memset(fit->expected, 0, sizeof fit->expected);
+    for (uint32_t k = 0; k < fit->count; k++) {
+        memset(&fit->expected[pol_multiplier_at(fit->strata[k], 0, 0)], 0,
+            FEATURES * LEVELS_PER_FEATURE * sizeof fit->expected[0]);
+    }
     float *e = fit->expected;
     for (uint32_t i = 0; i < fit->rows; i++) {
         const struct sample *sample = &model->ring[i];
@@ -258,12 +300,12 @@ static void fit_multipliers(struct model *model, struct fit *fit)
         float hits = model->sums[i].weight * model->sums[i].hits;
         for (int j = 0; hits > 0 && j < FEATURES; j++) e[at[j]] += hits;
     }
-    for (int s = 0; s < STRATA; s++) {
-        if (!fit->present[s]) continue;
+    for (uint32_t k = 0; k < fit->count; k++) {
+        int s = fit->strata[k];
         double observed = 1, expected = 1;
         uint32_t first = pol_multiplier_at((uint8_t)s, 0, 0);
         for (uint32_t x = first; x < first + LEVELS_PER_FEATURE; x++) {
-            observed += fit->observed[x];
+            observed += model->observed[x];
             expected += fit->expected[x];
         }
         uint32_t end = first + feature_count(s) * LEVELS_PER_FEATURE;
@@ -273,7 +315,7 @@ static void fit_multipliers(struct model *model, struct fit *fit)
             if (fit->expected[x] <= 0) continue;
             if (x >= class_at && x < class_at + LEVELS_PER_FEATURE) continue;
             double m = model->multiplier[x];
-            double fresh = (fit->observed[x] + SHRINK) /
+            double fresh = (model->observed[x] + SHRINK) /
                 (fit->expected[x] * observed / expected / m + SHRINK);
             m *= expf((float)DAMP * logf((float)(fresh / m)));
             model->multiplier[x] = (float)fmax(0.03, fmin(32, m));
@@ -287,7 +329,6 @@ void pol_fit(struct sc_policy *p)
     struct fit *fit = &model->fit;
     fit_start(model, fit);
     fit_ages(p, fit);
-    fit_observed(model, fit);
     int sweeps = model->fits < FITS_EARLY ? SWEEPS : SWEEPS_LATER;
     for (int sweep = 0; sweep < sweeps; sweep++) {
         fit_exposure(model, fit);
@@ -295,7 +336,7 @@ void pol_fit(struct sc_policy *p)
         fit_multipliers(model, fit);
     }
     memset(model->index_fresh, 0, sizeof model->index_fresh);
-    memcpy(model->fitted, fit->present, sizeof model->fitted);
+    for (int s = 0; s < STRATA; s++) model->fitted[s] = model->stratum_samples[s] > 0;
     model->fits++;
     for (uint32_t i = 0; i < p->order.count; i++) {
         struct cand *cand = pol_cand(p, p->order.items[i].id);

@@ -97,8 +97,8 @@ void pol_place_order(struct sc_policy *p, struct sc_policy_path *path)
     if (near == UINT32_MAX || end == UINT32_MAX) return;
     if (p->model->events < SC_POLICY_COLD_EVENTS) return;
     const struct sc_policy_point *a = &path->points[near], *b = &path->points[end];
-    double rate_end = pol_rate(p, pol_cand(p, b->cand), 1, NULL);
-    double rate_near = pol_rate(p, pol_cand(p, a->cand), 1, NULL) + rate_end;
+    double rate_end = pol_rate(p, pol_cand(p, b->cand));
+    double rate_near = pol_rate(p, pol_cand(p, a->cand)) + rate_end;
     double value_end = rate_end * sc_cost_prefill_s(cost, before_end, b->len) /
         (cost->state_bytes + more_kv(path, b->len) * cost->kv_token_bytes);
     double value_near = rate_near * sc_cost_prefill_s(cost, before_end, a->len) /
@@ -127,7 +127,7 @@ static double point_value(struct sc_policy *p, const struct sc_policy_path *path
             end_stored = true;
         }
     }
-    double rate = pol_rate(p, pol_cand(p, id), 1, NULL);
+    double rate = pol_rate(p, pol_cand(p, id));
     if (point->kind == KIND_NEAR && end_stored) {
         return SC_POLICY_NEAR_FACTOR * rate * sc_cost_prefill_s(cost, below, point->len) /
             cost->state_bytes;
@@ -178,7 +178,7 @@ double sc_policy_bar(struct sc_policy *p, const struct sc_policy_path *path, uin
     uint32_t id = end ? pol_alive(p, end->cand, end->generation) : 0;
     if (id == 0 || len <= path->base_len) return 0;
     const struct sc_cost *cost = &p->options.cost;
-    return pol_rate(p, pol_cand(p, id), 1, NULL) * sc_cost_prefill_s(cost, path->base_len, len) /
+    return pol_rate(p, pol_cand(p, id)) * sc_cost_prefill_s(cost, path->base_len, len) /
         (cost->state_bytes + more_kv(path, len) * cost->kv_token_bytes);
 }
 

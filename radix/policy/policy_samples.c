@@ -61,6 +61,7 @@ static uint32_t profile_take(struct model *model, uint8_t stratum, const uint8_t
         struct profile *profile = &model->profiles[model->table[at]];
         if (profile->key != key) continue;
         profile->samples++;
+        model->stratum_samples[stratum]++;
         return model->table[at];
     }
     uint32_t id = model->profile_free;
@@ -76,6 +77,7 @@ static uint32_t profile_take(struct model *model, uint8_t stratum, const uint8_t
         profile->at[j] = (uint16_t)pol_multiplier_at(stratum, j, features[j]);
     }
     model->table[at] = id;
+    model->stratum_samples[stratum]++;
     return id;
 }
 
@@ -94,7 +96,9 @@ static void table_remove(struct model *model, uint32_t id)
 
 static void profile_give(struct model *model, uint32_t id)
 {
-    if (id == 0 || --model->profiles[id].samples > 0) return;
+    if (id == 0) return;
+    model->stratum_samples[model->profiles[id].stratum]--;
+    if (--model->profiles[id].samples > 0) return;
     table_remove(model, id);
     model->profiles[id].next_free = model->profile_free;
     model->profile_free = id;
@@ -102,10 +106,19 @@ static void profile_give(struct model *model, uint32_t id)
 
 /* --- samples --- */
 
+/* One that was wanted counts, or (`sign` -1) counts no longer. */
+static void event_count(struct model *model, const struct sample *sample, float sign)
+{
+    const struct profile *profile = &model->profiles[sample->profile];
+    model->events_at[sample->cell] += sign;
+    for (int j = 0; j < FEATURES; j++) model->observed[profile->at[j]] += sign;
+}
+
 void pol_sample_open(struct sc_policy *p, struct cand *cand)
 {
     struct model *model = p->model;
     struct sample *sample = &model->ring[model->count % model->cap];
+    if (sample->event) event_count(model, sample, -1);
     profile_give(model, sample->profile);
     *sample = (struct sample){.start_s = p->now_s, .open = true,
         .cell = (uint16_t)(cand->stratum * AGES),
@@ -138,4 +151,5 @@ void pol_sample_close(struct sc_policy *p, struct cand *cand, bool event)
     sample->rest_s = (float)(age_s - pol_age_edge[bucket]);
     sample->open = false;
     sample->event = event;
+    if (event) event_count(model, sample, 1);
 }

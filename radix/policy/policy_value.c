@@ -19,9 +19,20 @@
 
 struct above { uint32_t id, len; sc_node node; };
 
+/* Which ages a value is of: the present bucket, or that and some to come. */
+enum ages { AGES_NOW, AGES_AHEAD };
+
+/* So far above what goes these days is far enough for a long look ahead. */
+static const double KEY_MARGIN = 3;
+
 static bool info_get(const struct sc_policy *p, sc_node node, struct sc_radix_node_info *info)
 {
     return node != SC_NODE_NONE && sc_radix_node_get(p->options.radix, node, info) == SC_OK;
+}
+
+static bool step_get(const struct sc_policy *p, sc_node node, struct sc_radix_step *step)
+{
+    return node != SC_NODE_NONE && sc_radix_step_get(p->options.radix, node, step);
 }
 
 uint32_t pol_resident(const struct sc_policy *p, sc_node node)
@@ -37,18 +48,18 @@ uint32_t pol_at(const struct sc_policy *p, sc_node node, uint32_t snapshot)
 
 uint32_t pol_now(const struct sc_policy *p, sc_node node)
 {
-    struct sc_radix_node_info info;
-    return info_get(p, node, &info) ? pol_at(p, node, info.snapshot) : 0;
+    struct sc_radix_step step;
+    return step_get(p, node, &step) ? pol_at(p, node, step.snapshot) : 0;
 }
 
 /* The next node strictly above that carries a snapshot. */
 static struct above snapshot_above(const struct sc_policy *p, sc_node node)
 {
-    struct sc_radix_node_info info;
-    if (!info_get(p, node, &info)) return (struct above){0};
-    for (sc_node at = info.parent; info_get(p, at, &info); at = info.parent) {
-        if (info.snapshot == 0) continue;
-        return (struct above){pol_at(p, at, info.snapshot), info.end, at};
+    struct sc_radix_step step;
+    if (!step_get(p, node, &step)) return (struct above){0};
+    for (sc_node at = step.parent; step_get(p, at, &step); at = step.parent) {
+        if (step.snapshot == 0) continue;
+        return (struct above){pol_at(p, at, step.snapshot), step.end, at};
     }
     return (struct above){0};
 }
@@ -59,30 +70,32 @@ uint32_t pol_up(const struct sc_policy *p, sc_node node)
 }
 
 /* What a reuse of `id` saves and what goes with it, in one walk up: to the snapshot that resumes
- * what `id` would have (`pass`: superseded ones that it stands for are passed), and, from a leaf,
+ * what `id` would have (gittins: superseded ones that it stands for are passed), and, from a leaf,
  * over the KV that nobody else needs. */
-static void gain_bytes(struct sc_policy *p, uint32_t id, bool pass)
+static void gain_bytes(struct sc_policy *p, uint32_t id)
 {
+    if (p->options.order < SC_POLICY_GDSF) return;
+    bool pass = p->options.order == SC_POLICY_GITTINS;
     const struct sc_cost *cost = &p->options.cost;
     struct cand *cand = pol_cand(p, id);
-    struct sc_radix_node_info info;
+    struct sc_radix_step step;
     uint32_t up_len = 0, tail = 0;
-    bool there = info_get(p, cand->node, &info) && info.snapshot == cand->snapshot;
+    bool there = step_get(p, cand->node, &step) && step.snapshot == cand->snapshot;
     if (there) {
-        bool leaf = info.child_count == 0 && cost->kv_token_bytes > 0, exclusive = leaf;
-        uint32_t start = info.start, stands = id; /* superseded ones that supersede others, too */
-        for (sc_node at = info.parent; info_get(p, at, &info); at = info.parent) {
-            if (info.snapshot != 0) {
-                uint32_t above = pol_at(p, at, info.snapshot);
+        bool leaf = step.child_count == 0 && cost->kv_token_bytes > 0, exclusive = leaf;
+        uint32_t start = step.start, stands = id; /* superseded ones that supersede others, too */
+        for (sc_node at = step.parent; step_get(p, at, &step); at = step.parent) {
+            if (step.snapshot != 0) {
+                uint32_t above = pol_at(p, at, step.snapshot);
                 if (!pass || above == 0 || pol_cand(p, above)->kind != KIND_SUPERSEDED ||
                     pol_cand(p, above)->superseded_by != stands) {
-                    up_len = info.end;
+                    up_len = step.end;
                     break;
                 }
                 stands = above;
             }
-            exclusive = exclusive && info.child_count == 1;
-            if (exclusive) start = info.start;
+            exclusive = exclusive && step.child_count == 1;
+            if (exclusive) start = step.start;
         }
         tail = leaf ? cand->len - start : 0;
     }
@@ -91,48 +104,61 @@ static void gain_bytes(struct sc_policy *p, uint32_t id, bool pass)
     cand->per_byte = there ? sc_cost_prefill_s(cost, up_len, cand->len) / cand->bytes : 0;
 }
 
-/* How often it is wanted, per second; GDSF: how often it was. As pol_rate. */
-static double rate_of(struct sc_policy *p, const struct cand *cand, uint32_t ahead,
-    uint64_t *until_ns_out)
+/* The rate that makes a candidate be worth more than what goes these days: while it is above that,
+ * nobody need look at it. */
+static double floor_of(const struct sc_policy *p, const struct cand *cand)
 {
-    if (p->options.order != SC_POLICY_GITTINS) return cand->freq;
-    double rate = pol_rate(p, cand, ahead, until_ns_out);
-    if (cand->kind == KIND_NEAR && cand->near_of != 0) {
-        const struct cand *end = pol_cand(p, cand->near_of);
-        /* It serves the end's requests, too. */
-        if (end->node == 0) rate += pol_rate(p, end, ahead, until_ns_out);
-    }
-    return rate;
+    if (cand->priority != 0 || !(cand->per_byte > 0)) return HUGE_VAL;
+    return KEY_MARGIN * p->going / cand->per_byte;
 }
 
-/* The value, given what a reuse saves per byte; never above it until `*until_ns_out`. */
-static double value_of(struct sc_policy *p, const struct cand *cand, uint32_t ahead,
-    uint64_t *until_ns_out)
+/* How often it is wanted, per second; GDSF: how often it was. As pol_rate. */
+static double rate_of(struct sc_policy *p, const struct cand *cand, enum ages ages,
+    uint64_t *until_ns)
+{
+    if (p->options.order != SC_POLICY_GITTINS) return cand->freq;
+    const struct cand *end = cand->kind == KIND_NEAR && cand->near_of != 0
+        ? pol_cand(p, cand->near_of) : NULL;
+    if (end && end->node != 0) end = NULL; /* else it serves the end's requests, too */
+    if (ages == AGES_NOW) {
+        double rate = pol_rate_bucket(p, cand, until_ns);
+        return end ? rate + pol_rate_bucket(p, end, until_ns) : rate;
+    }
+    double floor = floor_of(p, cand), rate = pol_rate_ahead(p, cand, floor, until_ns);
+    return end ? rate + pol_rate_ahead(p, end, floor, until_ns) : rate;
+}
+
+/* The value, given what a reuse saves per byte, or a lower bound of it and of those to come. */
+static double value_of(struct sc_policy *p, const struct cand *cand, enum ages ages,
+    uint64_t *until_ns)
 {
     if (cand->pin_until_ns > p->now_ns) {
-        *until_ns_out = cand->pin_until_ns;
+        *until_ns = cand->pin_until_ns;
         return HUGE_VAL;
     }
     if (cand->ttl_ns != 0) {
         uint64_t end_ns = cand->used_ns + cand->ttl_ns + 1;
         if (p->now_ns >= end_ns) return 0;
-        if (end_ns < *until_ns_out) *until_ns_out = end_ns;
+        if (end_ns < *until_ns) *until_ns = end_ns;
     }
     double value = (double)cand->stamp;
     if (p->options.order >= SC_POLICY_GDSF) {
-        value = cand->base + rate_of(p, cand, ahead, until_ns_out) * cand->per_byte;
+        value = cand->base + rate_of(p, cand, ages, until_ns) * cand->per_byte;
     }
     return cand->priority != 0 ? ldexp(value, cand->priority) : value;
 }
 
+double pol_value_until(struct sc_policy *p, uint32_t id, uint64_t *until_ns)
+{
+    gain_bytes(p, id);
+    *until_ns = UINT64_MAX;
+    return value_of(p, pol_cand(p, id), AGES_NOW, until_ns);
+}
+
 double pol_value(struct sc_policy *p, uint32_t id)
 {
-    const struct cand *cand = pol_cand(p, id);
-    if (p->options.order >= SC_POLICY_GDSF) {
-        gain_bytes(p, id, p->options.order == SC_POLICY_GITTINS);
-    }
-    uint64_t until_ns = UINT64_MAX;
-    return value_of(p, cand, 1, &until_ns);
+    uint64_t until_ns;
+    return pol_value_until(p, id, &until_ns);
 }
 
 static uint64_t key_bits(double key)
@@ -150,13 +176,10 @@ void pol_key_set(struct sc_policy *p, uint32_t id, double key)
     pol_heap_put(&p->order, id, key_bits(key));
 }
 
-/* Time or statistics have changed, the tree has not (or only to its advantage). The key becomes the
- * least value of the next `ahead` age buckets: most entries leave before they come to the top. */
-void pol_touch_time(struct sc_policy *p, uint32_t id, uint32_t ahead)
+/* The key, good until `until_ns`. */
+static void key_change(struct sc_policy *p, uint32_t id, double key, uint64_t until_ns)
 {
-    struct cand *cand = pol_cand(p, id);
-    uint64_t until_ns = UINT64_MAX;
-    pol_key_set(p, id, value_of(p, cand, ahead, &until_ns));
+    pol_key_set(p, id, key);
     /* One that rings too early costs another look; moving it each time costs more. */
     uint32_t place = p->timers.places[id];
     uint64_t set_ns = place ? p->timers.items[place - 1].key : UINT64_MAX;
@@ -169,6 +192,30 @@ void pol_touch_time(struct sc_policy *p, uint32_t id, uint32_t ahead)
     }
 }
 
+/* Time or statistics have changed, the tree has not (or only to its advantage). The key becomes a
+ * lower bound of the values to come: most entries leave before they come to the top. */
+void pol_touch_time(struct sc_policy *p, uint32_t id)
+{
+    struct cand *cand = pol_cand(p, id);
+    uint64_t until_ns = UINT64_MAX;
+    double key = value_of(p, cand, AGES_AHEAD, &until_ns);
+    key_change(p, id, key, until_ns);
+}
+
+void pol_touch_top(struct sc_policy *p, uint32_t id, double value, uint64_t until_ns)
+{
+    struct cand *cand = pol_cand(p, id);
+    if (value > KEY_MARGIN * p->going) {
+        uint64_t ahead_ns = UINT64_MAX;
+        double ahead = value_of(p, cand, AGES_AHEAD, &ahead_ns);
+        if (ahead > cand->key) {
+            value = ahead;
+            until_ns = ahead_ns;
+        }
+    }
+    key_change(p, id, value, until_ns);
+}
+
 void pol_touch_all(struct sc_policy *p)
 {
     struct order_heap *order = &p->order, *timers = &p->timers;
@@ -178,7 +225,7 @@ void pol_touch_all(struct sc_policy *p)
         uint32_t id = order->items[i].id;
         uint64_t until_ns = UINT64_MAX;
         struct cand *cand = pol_cand(p, id);
-        cand->key = value_of(p, cand, LOOK_AHEAD, &until_ns);
+        cand->key = value_of(p, cand, AGES_AHEAD, &until_ns);
         order->items[i].key = key_bits(cand->key);
         if (until_ns < UINT64_MAX) {
             timers->items[timers->count++] = (struct heap_item){until_ns, id};
@@ -192,11 +239,11 @@ void pol_touch(struct sc_policy *p, uint32_t id)
 {
     struct cand *cand = pol_cand(p, id);
     if (cand->node != 0 && p->options.order != SC_POLICY_TREE) {
-        (void)pol_value(p, id);
-        pol_touch_time(p, id, LOOK_AHEAD);
+        gain_bytes(p, id);
+        pol_touch_time(p, id);
     }
     if (cand->near_end != 0 && p->order.places[cand->near_end] != 0) {
-        pol_touch_time(p, cand->near_end, LOOK_AHEAD); /* worth less while its end is here */
+        pol_touch_time(p, cand->near_end); /* worth less while its end is here */
     }
 }
 

@@ -52,16 +52,16 @@ sc_status sc_policy_verify(const struct sc_policy *p)
     }
     for (uint32_t i = 1; i < p->order.count; i++) {
         const struct cand *c = pol_cand(p, p->order.items[i].id);
-        if (c->key < pol_cand(p, p->order.items[(i - 1) / 2].id)->key) {
+        if (c->key < pol_cand(p, p->order.items[(i - 1) / HEAP_WAYS].id)->key) {
             return SC_FAIL(SC_ERR_CORRUPT, "(3) the heap's order at %u", i);
         }
     }
     for (uint32_t i = 1; i <= p->ghost_used; i++) {
         if (!p->ghosts[i].live) continue;
         ghosts++;
-        if (pol_ghost_find(p, p->ghosts[i].hash) != i) {
-            return SC_FAIL(SC_ERR_CORRUPT, "(2) ghost %u is not found by its hash", i);
-        }
+        const struct ghost *ghost = &p->ghosts[i];
+        bool found = ghost->follows ? p->ghosts[i - 1].live : pol_ghost_find(p, ghost->hash) == i;
+        if (!found) return SC_FAIL(SC_ERR_CORRUPT, "(2) ghost %u is not found by its hash", i);
     }
     if (ghosts != p->ghost_count) return SC_FAIL(SC_ERR_CORRUPT, "(2) count of ghosts");
     return SC_OK;
