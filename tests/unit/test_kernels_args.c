@@ -5,6 +5,7 @@
 #include <math.h>
 
 #include "kernels_rig.h"
+#include "support/check_main.h"
 
 enum { ROWS = 3, TOKENS = 12, H = 1, HV = 2, K = 16, V = 8, C = 2 * H * K + HV * V, W = 4 };
 enum { SLOTS = 8, QKV = C };
@@ -471,9 +472,5 @@ int main(void)
     tcase_add_test(bad, choice__refuses_bad_arguments);
     tcase_add_test(bad, launchers__no_rows_no_tokens_is_fine);
     suite_add_tcase(suite, bad);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 ? 0 : 1;
+    return check_main(suite);
 }

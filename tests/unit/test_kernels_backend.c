@@ -3,6 +3,7 @@
 #include <check.h>
 
 #include "kernels_rig.h"
+#include "support/check_main.h"
 
 START_TEST(backend__host_by_getter_and_by_name)
 {
@@ -172,9 +173,5 @@ int main(void)
     tcase_add_test(all, stream_and_event__of_the_host_are_complete_at_once);
     tcase_add_test(all, stream_and_event__refuse_null);
     suite_add_tcase(suite, all);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 ? 0 : 1;
+    return check_main(suite);
 }

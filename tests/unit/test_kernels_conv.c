@@ -3,6 +3,7 @@
 #include <check.h>
 
 #include "kernels_rig.h"
+#include "support/check_main.h"
 #include "oracle/fixture.h"
 
 enum { SLOTS = 16 };
@@ -272,9 +273,5 @@ int main(void)
     tcase_add_loop_test(bits, conv__slots_beyond_2_31_elements, 0, 3);
     suite_add_tcase(suite, oracle);
     suite_add_tcase(suite, bits);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 ? 0 : 1;
+    return check_main(suite);
 }

@@ -4,6 +4,7 @@
 #include <check.h>
 
 #include "kernels_rig.h"
+#include "support/check_main.h"
 #include "statecache/kernels_draft.h"
 #include "statecache/kernels_ssm.h"
 
@@ -417,9 +418,5 @@ int main(void)
     tcase_add_test(all, decode__refuses_bad_arguments);
     tcase_add_test(all, split__refuses_bad_arguments);
     suite_add_tcase(suite, all);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 ? 0 : 1;
+    return check_main(suite);
 }

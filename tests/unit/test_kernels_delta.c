@@ -6,6 +6,7 @@
 #include <stdlib.h>
 
 #include "kernels_rig.h"
+#include "support/check_main.h"
 #include "oracle/fixture.h"
 
 enum form { RECURRENT = 0, DECODE = 1, CHUNK_16 = 16, CHUNK_32 = 32, CHUNK_64 = 64 };
@@ -250,9 +251,5 @@ int main(void)
     tcase_add_loop_test(oracle, delta__bf16_states_match_float64, 0, DELTA_FILES);
     tcase_add_test(oracle, decode__computes_its_gates);
     suite_add_tcase(suite, oracle);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 ? 0 : 1;
+    return check_main(suite);
 }

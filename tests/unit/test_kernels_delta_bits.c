@@ -6,6 +6,7 @@
 #include <math.h>
 
 #include "kernels_rig.h"
+#include "support/check_main.h"
 #include "support/test_scale.h"
 
 enum { SLOTS = 12, DIMS = 5 };
@@ -389,9 +390,5 @@ int main(void)
     tcase_add_loop_test(bits, delta__strides_of_tensors_change_no_bit, 0, cases);
     tcase_add_loop_test(bits, delta__slots_beyond_2_31_elements, 0, VARIANTS);
     suite_add_tcase(suite, bits);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 ? 0 : 1;
+    return check_main(suite);
 }

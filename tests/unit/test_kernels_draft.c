@@ -5,6 +5,7 @@
 #include <check.h>
 
 #include "kernels_rig.h"
+#include "support/check_main.h"
 #include "statecache/kernels_draft.h"
 
 enum { SLOTS = 8, CASES = 12, NODES = 11 };
@@ -554,9 +555,5 @@ int main(void)
     tcase_add_loop_test(all, report_79__a_tree_is_committed_by_node, 0, CASES);
     tcase_add_loop_test(all, report_81__more_drafts_than_possible_are_refused, 0, CASES);
     suite_add_tcase(suite, all);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 ? 0 : 1;
+    return check_main(suite);
 }

@@ -5,6 +5,7 @@
 #include <math.h>
 
 #include "kernels_rig.h"
+#include "support/check_main.h"
 #include "statecache/kernels_move.h"
 
 enum { ROWS = 5, SLOTS = 8, TYPES = 3, PARTS = 2 };
@@ -269,9 +270,5 @@ int main(void)
     tcase_add_test(all, move__a_slot_onto_itself_is_left_alone);
     tcase_add_test(all, move__refuses_bad_arguments);
     suite_add_tcase(suite, all);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 ? 0 : 1;
+    return check_main(suite);
 }

@@ -5,6 +5,7 @@
 #include <math.h>
 
 #include "kernels_rig.h"
+#include "support/check_main.h"
 #include "statecache/kernels_project.h"
 
 enum { CASES = 16, TOKENS = 11 };
@@ -203,9 +204,5 @@ int main(void)
     tcase_add_test(all, project__refuses_bad_arguments);
     tcase_add_test(all, low_rank__refuses_bad_arguments);
     suite_add_tcase(suite, all);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 ? 0 : 1;
+    return check_main(suite);
 }

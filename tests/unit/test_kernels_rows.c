@@ -8,6 +8,7 @@
 
 #include "kernel_dispatch.h"
 #include "kernels_rig.h"
+#include "support/check_main.h"
 #include "statecache/kernels_project.h"
 
 enum { OUT_MAX = 3, ROUNDS = 12 };
@@ -368,9 +369,5 @@ int main(void)
     tcase_add_test(all, rows__one_operation_may_differ);
     tcase_add_test(all, rows__an_unknown_row_is_an_error_that_names_it);
     suite_add_tcase(suite, all);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 ? 0 : 1;
+    return check_main(suite);
 }

@@ -3,6 +3,7 @@
 #include <check.h>
 
 #include "kernels_rig.h"
+#include "support/check_main.h"
 #include "oracle/fixture.h"
 #include "ref_math.h"
 
@@ -273,9 +274,5 @@ int main(void)
     tcase_add_test(all, choice__environment_forces_a_row);
 #endif
     suite_add_tcase(suite, all);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 ? 0 : 1;
+    return check_main(suite);
 }

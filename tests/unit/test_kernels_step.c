@@ -3,6 +3,7 @@
  * and states, whatever the shape, the rows and the dtypes; and refuses calls that do not belong
  * together. Shapes are such that a device takes its one launch for some and two for others. */
 #include "kernels_rig.h"
+#include "support/check_main.h"
 
 enum { ROWS = 6, SLOTS = 14, WIDTH = 4 };
 
@@ -173,9 +174,5 @@ int main(void)
     tcase_add_loop_test(all, step__gives_the_bits_of_the_two_calls, 0, CASES);
     tcase_add_test(all, step__refuses_calls_that_do_not_belong_together);
     suite_add_tcase(suite, all);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 ? 0 : 1;
+    return check_main(suite);
 }

@@ -8,6 +8,7 @@
 #include <sys/mman.h>
 
 #include "kernels_rig.h"
+#include "support/check_main.h"
 
 /* ---- one call of any kernel: rows of a few tokens each ---- */
 
@@ -618,9 +619,5 @@ int main(void)
     ADD(report_72__slots_beyond_2_31_bytes, 1);
     ADD(report_73__token_times_stride_beyond_2_31, 2);
     suite_add_tcase(suite, tc);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 ? 0 : 1;
+    return check_main(suite);
 }
