@@ -22,14 +22,22 @@
 #define WIDE(features, launch)                                                                     \
     {"avx512", 0, 0, features, launch##_avx512, SC_CPU_AVX512},                                    \
     {"avx2", 0, 0, features, launch##_avx2, SC_CPU_AVX2},
+#define BF16(features, launch)                                                                     \
+    {"avx512_bf16", 0, 0, features, launch##_avx512_bf16, SC_CPU_AVX512 | SC_CPU_AVX512_BF16},
 #else
 #define WIDE(features, launch)
+#define BF16(features, launch)
 #endif
 #define HOST(features, launch)                                                                     \
     WIDE((features) | SC_KF_INITIAL, launch)                                                       \
     {"reference", 0, 0, (features) | SC_KF_INITIAL, launch##_ref, 0},
+#define BF16_HOST(features, launch)                                                                \
+    BF16((features) | SC_KF_INITIAL, launch) HOST(features, launch)
 /* First match wins; compute capability 0 is the host. */
 #define ROWS(features, launch) {SM90(features, launch##_sm90) HOST(features, launch)}
+/* With a row for processors that narrow to bf16 in one instruction. */
+#define BF16_ROWS(features, launch)                                                                \
+    {SM90(features, launch##_sm90) BF16_HOST(features, launch)}
 /* No device row so far. */
 #define HOST_ROWS(features, launch) {HOST(features, launch)}
 
@@ -38,9 +46,10 @@ static const struct sc_kernel_row conv_update_rows[] = ROWS(REF_STATE, sc_k_conv
 static const struct sc_kernel_row gates_rows[] = ROWS(REF_PLAIN, sc_k_gates);
 static const struct sc_kernel_row l2norm_rows[] = ROWS(REF_PLAIN, sc_k_l2norm);
 static const struct sc_kernel_row gated_rmsnorm_rows[] = ROWS(REF_PLAIN, sc_k_gated_rmsnorm);
-static const struct sc_kernel_row delta_recurrent_rows[] = ROWS(REF_STATE, sc_k_delta_recurrent);
+static const struct sc_kernel_row delta_recurrent_rows[] =
+    BF16_ROWS(REF_STATE, sc_k_delta_recurrent);
 static const struct sc_kernel_row delta_chunk_rows[] = ROWS(REF_STATE, sc_k_delta_chunk);
-static const struct sc_kernel_row delta_decode_rows[] = ROWS(REF_STATE, sc_k_delta_decode);
+static const struct sc_kernel_row delta_decode_rows[] = BF16_ROWS(REF_STATE, sc_k_delta_decode);
 static const struct sc_kernel_row delta_verify_rows[] = HOST_ROWS(REF_STATE, sc_k_delta_verify);
 static const struct sc_kernel_row delta_commit_rows[] = HOST_ROWS(REF_STATE, sc_k_delta_commit);
 static const struct sc_kernel_row conv_verify_rows[] = HOST_ROWS(REF_STATE, sc_k_conv_verify);
@@ -48,7 +57,7 @@ static const struct sc_kernel_row conv_commit_rows[] = HOST_ROWS(REF_STATE, sc_k
 static const struct sc_kernel_row conv_update_spec_rows[] =
     HOST_ROWS(REF_STATE, sc_k_conv_update_spec);
 static const struct sc_kernel_row ssm_rows[] = HOST_ROWS(REF_STATE, sc_k_ssm);
-static const struct sc_kernel_row decode_rows[] = HOST_ROWS(REF_STATE, sc_k_decode);
+static const struct sc_kernel_row decode_rows[] = {BF16_HOST(REF_STATE, sc_k_decode)};
 static const struct sc_kernel_row qkv_split_rows[] = HOST_ROWS(REF_PLAIN, sc_k_qkv_split);
 static const struct sc_kernel_row ssm_chunk_rows[] = HOST_ROWS(REF_STATE, sc_k_ssm_chunk);
 static const struct sc_kernel_row project_rows[] = HOST_ROWS(REF_PLAIN, sc_k_project);
@@ -106,6 +115,7 @@ static void read_forced(void)
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw")
         && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
         cpu_features |= SC_CPU_AVX512;
+    if (__builtin_cpu_supports("avx512bf16")) cpu_features |= SC_CPU_AVX512_BF16;
 #endif
 }
 

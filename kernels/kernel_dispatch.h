@@ -24,8 +24,9 @@ enum sc_kernel_feature {
 
 /* What a row of the host asks of the processor, as bits. */
 enum sc_kernel_cpu {
-    SC_CPU_AVX2 = 1u << 0,  /* with FMA */
-    SC_CPU_AVX512 = 1u << 1 /* F, BW, DQ and VL */
+    SC_CPU_AVX2 = 1u << 0,   /* with FMA */
+    SC_CPU_AVX512 = 1u << 1, /* F, BW, DQ and VL */
+    SC_CPU_AVX512_BF16 = 1u << 2
 };
 
 /* `params` is the operation's parameter struct, already checked. */
@@ -82,6 +83,11 @@ SC_HOST_LAUNCHERS(ref)
 #ifdef SC_HAVE_WIDE_ROWS
 SC_HOST_LAUNCHERS(avx2)
 SC_HOST_LAUNCHERS(avx512)
+/* What narrows states to bf16, with an instruction for it. */
+sc_status sc_k_delta_recurrent_avx512_bf16(const void *params, sc_stream *stream);
+sc_status sc_k_delta_decode_avx512_bf16(const void *params, sc_stream *stream);
+sc_status sc_k_decode_avx512_bf16(const void *params, sc_stream *stream);
+sc_status sc_k_qkv_split_avx512_bf16(const void *params, sc_stream *stream); /* not in the table */
 #endif
 
 #if defined SC_HAVE_CUDA || defined __CUDACC__

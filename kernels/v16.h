@@ -7,6 +7,7 @@
 #define SC_V16_H
 
 #include <immintrin.h>
+#include <stdbool.h>
 
 #include "ref_math.h"
 
@@ -29,12 +30,6 @@ SC_REF_INLINE __m256 v16_fold(v16 a)
     return _mm256_add_ps(_mm512_castps512_ps256(a), _mm512_extractf32x8_ps(a, 1));
 }
 
-SC_REF_INLINE v16 v16_load_bf16(const uint16_t *x)
-{
-    __m256i h = _mm256_loadu_si256((const __m256i *)(const void *)x);
-    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16));
-}
-
 /* The upper half of each lane, rounded to nearest even; lanes must not be NaN. */
 SC_REF_INLINE __m512i v16_round(v16 a)
 {
@@ -43,17 +38,63 @@ SC_REF_INLINE __m512i v16_round(v16 a)
     return _mm512_mask_add_epi32(half, odd, half, _mm512_set1_epi32(1));
 }
 
-/* Lanes that are bf16 already. */
-SC_REF_INLINE void v16_store_exact(uint16_t *x, v16 a)
+/* Thirty-two bf16. Word 2 i + 1 of `take` says which of them becomes lane i. */
+typedef __m512i v32h;
+
+SC_REF_INLINE v32h v32h_load(const uint16_t *x) { return _mm512_loadu_si512(x); }
+SC_REF_INLINE void v32h_store(uint16_t *x, v32h h) { _mm512_storeu_si512(x, h); }
+
+SC_REF_INLINE void v32h_widen(v32h h, v16 *two)
 {
-    __m256i h = _mm512_cvtepi32_epi16(_mm512_srli_epi32(_mm512_castps_si512(a), 16));
-    _mm256_storeu_si256((__m256i *)(void *)x, h);
+    const __m512i take = _mm512_setr_epi32(0, 1 << 16, 2 << 16, 3 << 16, 4 << 16, 5 << 16, 6 << 16,
+        7 << 16, 8 << 16, 9 << 16, 10 << 16, 11 << 16, 12 << 16, 13 << 16, 14 << 16, 15 << 16);
+    const __m512i later = _mm512_add_epi32(take, _mm512_set1_epi32(16 << 16));
+    two[0] = _mm512_castsi512_ps(_mm512_maskz_permutexvar_epi16(0xaaaaaaaau, take, h));
+    two[1] = _mm512_castsi512_ps(_mm512_maskz_permutexvar_epi16(0xaaaaaaaau, later, h));
 }
 
-SC_REF_INLINE v16 v16_to_bf16(v16 a)
+#ifdef __AVX512BF16__
+
+/* Rounds 32 lanes to nearest even, NaN too. The instruction takes denormals for zero: `least` becomes
+ * the smallest magnitude of what came out so far, times two. */
+SC_REF_INLINE v32h v32h_narrow(const v16 *two, v32h *least)
 {
-    return _mm512_castsi512_ps(_mm512_and_si512(v16_round(a), _mm512_set1_epi32(-65536)));
+    v32h h = (__m512i)_mm512_cvtne2ps_pbh(two[1], two[0]);
+    *least = _mm512_min_epu16(*least, _mm512_add_epi16(h, h));
+    return h;
 }
+
+SC_REF_INLINE v32h v32h_none(void) { return _mm512_set1_epi32(-1); }
+
+/* Was nothing taken for zero? `finite`: nothing was NaN. */
+SC_REF_INLINE bool v32h_narrowed(v32h least, bool finite)
+{
+    (void)finite;
+    return _mm512_testn_epi16_mask(least, least) == 0;
+}
+
+#else
+
+/* Rounds 32 lanes to nearest even; wrong for NaN. */
+SC_REF_INLINE v32h v32h_narrow(const v16 *two, v32h *least)
+{
+    (void)least;
+    const __m512i order = _mm512_set_epi16(31, 29, 27, 25, 23, 21, 19, 17, 15, 13, 11, 9, 7, 5, 3,
+        1, 30, 28, 26, 24, 22, 20, 18, 16, 14, 12, 10, 8, 6, 4, 2, 0);
+    __m512i low = _mm512_srli_epi32(v16_round(two[0]), 16);
+    __m512i both = _mm512_mask_mov_epi16(low, 0xaaaaaaaau, v16_round(two[1]));
+    return _mm512_permutexvar_epi16(order, both);
+}
+
+SC_REF_INLINE v32h v32h_none(void) { return _mm512_setzero_si512(); }
+
+SC_REF_INLINE bool v32h_narrowed(v32h least, bool finite)
+{
+    (void)least;
+    return finite;
+}
+
+#endif
 
 /* |a| below `least` becomes 0; NaN stays. */
 SC_REF_INLINE v16 v16_flush(v16 a, v16 least)
@@ -109,12 +150,6 @@ SC_REF_INLINE __m256 v16_widen(__m128i h)
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(h), 16));
 }
 
-SC_REF_INLINE v16 v16_load_bf16(const uint16_t *x)
-{
-    const __m128i *at = (const __m128i *)(const void *)x;
-    return (v16){v16_widen(_mm_loadu_si128(at)), v16_widen(_mm_loadu_si128(at + 1))};
-}
-
 SC_REF_INLINE __m256i v16_round(__m256 a)
 {
     __m256i u = _mm256_castps_si256(a), one = _mm256_set1_epi32(1);
@@ -122,19 +157,53 @@ SC_REF_INLINE __m256i v16_round(__m256 a)
     return _mm256_add_epi32(_mm256_add_epi32(u, _mm256_set1_epi32(0x7fff)), even);
 }
 
-SC_REF_INLINE void v16_store_exact(uint16_t *x, v16 a)
+typedef struct {
+    __m256i a, b;
+} v32h;
+
+SC_REF_INLINE v32h v32h_load(const uint16_t *x)
 {
-    __m256i low = _mm256_srli_epi32(_mm256_castps_si256(a.a), 16);
-    __m256i high = _mm256_srli_epi32(_mm256_castps_si256(a.b), 16);
-    __m256i mixed = _mm256_packus_epi32(low, high); /* halves of low and high in turns */
-    _mm256_storeu_si256((__m256i *)(void *)x, _mm256_permute4x64_epi64(mixed, 0xd8));
+    const __m256i *at = (const __m256i *)(const void *)x;
+    return (v32h){_mm256_loadu_si256(at), _mm256_loadu_si256(at + 1)};
 }
 
-SC_REF_INLINE v16 v16_to_bf16(v16 a)
+SC_REF_INLINE void v32h_store(uint16_t *x, v32h h)
 {
-    __m256i upper = _mm256_set1_epi32(-65536);
-    return (v16){_mm256_castsi256_ps(_mm256_and_si256(v16_round(a.a), upper)),
-        _mm256_castsi256_ps(_mm256_and_si256(v16_round(a.b), upper))};
+    _mm256_storeu_si256((__m256i *)(void *)x, h.a);
+    _mm256_storeu_si256((__m256i *)(void *)x + 1, h.b);
+}
+
+SC_REF_INLINE void v32h_widen(v32h h, v16 *two)
+{
+    two[0] = (v16){v16_widen(_mm256_castsi256_si128(h.a)),
+        v16_widen(_mm256_extracti128_si256(h.a, 1))};
+    two[1] = (v16){v16_widen(_mm256_castsi256_si128(h.b)),
+        v16_widen(_mm256_extracti128_si256(h.b, 1))};
+}
+
+SC_REF_INLINE __m256i v16_narrow(v16 a)
+{
+    __m256i low = _mm256_srli_epi32(v16_round(a.a), 16);
+    __m256i high = _mm256_srli_epi32(v16_round(a.b), 16);
+    __m256i mixed = _mm256_packus_epi32(low, high); /* halves of low and high in turns */
+    return _mm256_permute4x64_epi64(mixed, 0xd8);
+}
+
+SC_REF_INLINE v32h v32h_narrow(const v16 *two, v32h *least)
+{
+    (void)least;
+    return (v32h){v16_narrow(two[0]), v16_narrow(two[1])};
+}
+
+SC_REF_INLINE v32h v32h_none(void)
+{
+    return (v32h){_mm256_setzero_si256(), _mm256_setzero_si256()};
+}
+
+SC_REF_INLINE bool v32h_narrowed(v32h least, bool finite)
+{
+    (void)least;
+    return finite;
 }
 
 SC_REF_INLINE __m256 v16_flush_half(__m256 a, __m256 least)

@@ -8,8 +8,9 @@
  *   row v    | s0[0] | s0[1] | ... | s0[nv-1] |   x alpha, . k  -> u;  + u k, . q  -> o
  *   row v+1  | s1[0] | s1[1] | ... | s1[nv-1] |
  *
- * NaN. The fast rounding to bf16 is wrong for NaN only, and a NaN in a row makes its o a NaN: such
- * rows take the slow rounding. */
+ * The fast rounding to bf16 is wrong for some numbers, and their rows take the slow one. Integer
+ * arithmetic: NaN, and a NaN in a row makes its o a NaN. AVX512_BF16: denormals, which it takes for
+ * zero, so that a row in which nothing came out as zero had none. */
 #ifndef SC_ROWS_WIDE_H
 #define SC_ROWS_WIDE_H
 
@@ -19,53 +20,76 @@
 /* Loops over registers: an array that is indexed by a variable would lie in memory. */
 #define UNROLL _Pragma("GCC unroll 16")
 
-enum { NV_MAX = SC_K_DIM_MAX / 16, AHEAD_BYTES = 4096 };
+/* How far ahead of the rows in work a state is fetched, to the second level and to the first. Near
+ * and far together overlap memory and arithmetic best: at 4096 alone, or further, a decode of bf16
+ * states is a tenth slower. */
+enum { NV_MAX = SC_K_DIM_MAX / 16, NEAR_BYTES = 512, FAR_BYTES = 2048 };
 
-/* Rounds row r of 16 nv lanes as ref_round() does; `o` tells whether there may be a NaN. */
-SC_REF_INLINE void wide_round(v16 *row, uint32_t nv, float o)
+/* The slow rounding. Not inlined: where it is not taken it shall cost no register. */
+static __attribute__((noinline, cold)) void wide_narrow_all(const v16 *row, uint32_t nv,
+    uint16_t *out)
 {
-    if (o == o) {
-        UNROLL for (uint32_t i = 0; i < nv; i++) row[i] = v16_to_bf16(row[i]);
-        return;
-    }
     float line[SC_K_DIM_MAX];
     for (uint32_t i = 0; i < nv; i++) v16_store(line + 16 * i, row[i]);
-    ref_round(line, SC_DTYPE_BF16, nv * 16);
-    for (uint32_t i = 0; i < nv; i++) row[i] = v16_load(line + 16 * i);
+    for (uint32_t i = 0; i < nv * 16; i++) out[i] = ref_to_bf16(line[i]);
 }
 
-/* `rows` (1 or 2) rows from v on, by the tokens of x. */
-SC_REF_INLINE void wide_tokens(v16 (*restrict s)[NV_MAX], uint32_t rows, uint32_t nv, uint32_t v,
-    uint32_t all_rows, struct tokens *x, sc_dtype state)
+/* A row of 16 nv lanes becomes bf16 at `out`, as ref_to_bf16() rounds; `o` is a NaN if the row may
+ * hold one. */
+SC_REF_INLINE void wide_narrow(const v16 *row, uint32_t nv, float o, uint16_t *out)
 {
-    for (uint32_t t = 0; t < x->count; t++) {
-        const float *q = x->q + (size_t)t * nv * 16, *k = x->k + (size_t)t * nv * 16;
-        const float *alpha = x->alpha + (size_t)t * nv * 16;
-        v16 sums[4] = {v16_zero(), v16_zero(), v16_zero(), v16_zero()}, u[2];
-        float read[4];
-        UNROLL for (uint32_t i = 0; i < nv; i++) {
-            v16 a = v16_load(alpha + 16 * i), key = v16_load(k + 16 * i);
-            v16 query = v16_load(q + 16 * i);
-            UNROLL for (uint32_t r = 0; r < rows; r++) {
-                s[r][i] = v16_mul(s[r][i], a);
-                sums[r] = v16_add(sums[r], v16_mul(s[r][i], key));
-                sums[2 + r] = v16_add(sums[2 + r], v16_mul(s[r][i], query));
-            }
-        }
-        v16_sums(sums, read);
+    v32h least = v32h_none();
+    UNROLL for (uint32_t i = 0; i < nv / 2; i++)
+        v32h_store(out + 32 * i, v32h_narrow(row + 2 * i, &least));
+    if (__builtin_expect(v32h_narrowed(least, o == o), 1)) return;
+    v16 copy[NV_MAX];
+    UNROLL for (uint32_t i = 0; i < nv; i++) copy[i] = row[i];
+    wide_narrow_all(copy, nv, out);
+}
+
+/* The same, back in fp32. */
+SC_REF_INLINE void wide_round(v16 *row, uint32_t nv, float o)
+{
+    v32h least = v32h_none(), half[NV_MAX / 2];
+    UNROLL for (uint32_t i = 0; i < nv / 2; i++) half[i] = v32h_narrow(row + 2 * i, &least);
+    if (__builtin_expect(!v32h_narrowed(least, o == o), 0)) {
+        v16 copy[NV_MAX];
+        uint16_t line[SC_K_DIM_MAX];
+        UNROLL for (uint32_t i = 0; i < nv; i++) copy[i] = row[i];
+        wide_narrow_all(copy, nv, line);
+        UNROLL for (uint32_t i = 0; i < nv / 2; i++) half[i] = v32h_load(line + 32 * i);
+    }
+    UNROLL for (uint32_t i = 0; i < nv / 2; i++) v32h_widen(half[i], row + 2 * i);
+}
+
+/* `rows` (1 or 2) rows from v on, by token t of x; not rounded yet. */
+SC_REF_INLINE void wide_token(v16 (*restrict s)[NV_MAX], uint32_t rows, uint32_t nv, uint32_t v,
+    uint32_t all_rows, struct tokens *x, uint32_t t)
+{
+    const float *q = x->q + (size_t)t * nv * 16, *k = x->k + (size_t)t * nv * 16;
+    const float *alpha = x->alpha + (size_t)t * nv * 16;
+    v16 sums[4] = {v16_zero(), v16_zero(), v16_zero(), v16_zero()}, u[2];
+    float read[4];
+    UNROLL for (uint32_t i = 0; i < nv; i++) {
+        v16 a = v16_load(alpha + 16 * i), key = v16_load(k + 16 * i);
+        v16 query = v16_load(q + 16 * i);
         UNROLL for (uint32_t r = 0; r < rows; r++) {
-            size_t at = (size_t)t * all_rows + v + r;
-            float write = x->beta[t] * (x->v[at] - read[r]);
-            x->o[at] = read[2 + r] + write * x->kq[t];
-            u[r] = v16_set(write);
+            s[r][i] = v16_mul(s[r][i], a);
+            sums[r] = v16_add(sums[r], v16_mul(s[r][i], key));
+            sums[2 + r] = v16_add(sums[2 + r], v16_mul(s[r][i], query));
         }
-        UNROLL for (uint32_t i = 0; i < nv; i++) {
-            v16 key = v16_load(k + 16 * i);
-            UNROLL for (uint32_t r = 0; r < rows; r++)
-                s[r][i] = v16_add(s[r][i], v16_mul(u[r], key));
-        }
-        UNROLL for (uint32_t r = 0; r < rows && state == SC_DTYPE_BF16; r++)
-            wide_round(s[r], nv, x->o[(size_t)t * all_rows + v + r]);
+    }
+    v16_sums(sums, read);
+    UNROLL for (uint32_t r = 0; r < rows; r++) {
+        size_t at = (size_t)t * all_rows + v + r;
+        float write = x->beta[t] * (x->v[at] - read[r]);
+        x->o[at] = read[2 + r] + write * x->kq[t];
+        u[r] = v16_set(write);
+    }
+    UNROLL for (uint32_t i = 0; i < nv; i++) {
+        v16 key = v16_load(k + 16 * i);
+        UNROLL for (uint32_t r = 0; r < rows; r++)
+            s[r][i] = v16_add(s[r][i], v16_mul(u[r], key));
     }
 }
 
@@ -77,7 +101,11 @@ SC_REF_INLINE void wide_rows(float *block, uint32_t v, uint32_t n, uint32_t rows
     float *at = block + (size_t)v * nv * 16;
     UNROLL for (uint32_t r = 0; r < n; r++)
         UNROLL for (uint32_t i = 0; i < nv; i++) s[r][i] = v16_load(at + (r * nv + i) * 16);
-    wide_tokens(s, n, nv, v, rows, x, state);
+    for (uint32_t t = 0; t < x->count; t++) {
+        wide_token(s, n, nv, v, rows, x, t);
+        UNROLL for (uint32_t r = 0; r < n && state == SC_DTYPE_BF16; r++)
+            wide_round(s[r], nv, x->o[(size_t)t * rows + v + r]);
+    }
     UNROLL for (uint32_t r = 0; r < n; r++)
         UNROLL for (uint32_t i = 0; i < nv; i++) v16_store(at + (r * nv + i) * 16, s[r][i]);
 }
@@ -114,19 +142,25 @@ SC_REF_INLINE void wide_steps(float *block, uint32_t rows, uint32_t k_dim, struc
 
 /* ---- one token, from a slot to a slot without a stop in between ---- */
 
-SC_REF_INLINE v16 wide_load(const uint8_t *at, sc_dtype dtype, uint32_t i)
+SC_REF_INLINE void wide_load(const uint8_t *at, sc_dtype dtype, uint32_t nv, v16 *row)
 {
-    return dtype == SC_DTYPE_F32 ? v16_load((const float *)(const void *)at + i)
-                                 : v16_load_bf16((const uint16_t *)(const void *)at + i);
+    if (dtype == SC_DTYPE_F32) {
+        UNROLL for (uint32_t i = 0; i < nv; i++)
+            row[i] = v16_load((const float *)(const void *)at + 16 * i);
+    } else {
+        UNROLL for (uint32_t i = 0; i < nv / 2; i++)
+            v32h_widen(v32h_load((const uint16_t *)(const void *)at + 32 * i), row + 2 * i);
+    }
 }
 
-/* After wide_tokens(): 16-bit rows are exact in their dtype, so storing them only drops zeros. */
-SC_REF_INLINE void wide_store(uint8_t *at, sc_dtype dtype, uint32_t i, v16 a)
+/* `o` is what the row gave. */
+SC_REF_INLINE void wide_store(uint8_t *at, sc_dtype dtype, uint32_t nv, const v16 *row, float o)
 {
-    if (dtype == SC_DTYPE_F32)
-        v16_store((float *)(void *)at + i, a);
-    else
-        v16_store_exact((uint16_t *)(void *)at + i, a);
+    if (dtype == SC_DTYPE_BF16) {
+        wide_narrow(row, nv, o, (uint16_t *)(void *)at);
+        return;
+    }
+    UNROLL for (uint32_t i = 0; i < nv; i++) v16_store((float *)(void *)at + 16 * i, row[i]);
 }
 
 /* Where rows of a head begin; NULL: there is no such slot. */
@@ -152,20 +186,20 @@ SC_REF_INLINE void wide_stream_rows(const struct wide_stream *w, uint32_t v, uin
     if (w->from != NULL) {
         const uint8_t *from = w->from + v * row_bytes;
         UNROLL for (uint32_t r = 0; r < n; r++)
-            UNROLL for (uint32_t i = 0; i < nv; i++)
-                s[r][i] = wide_load(from + r * row_bytes, dtype, 16 * i);
-        for (size_t line = 0; line < n * row_bytes; line += 64)
-            __builtin_prefetch(from + AHEAD_BYTES + line, 1);
+            wide_load(from + r * row_bytes, dtype, nv, s[r]);
+        for (size_t line = 0; line < n * row_bytes; line += 64) {
+            __builtin_prefetch(from + FAR_BYTES + line, 0, 2);
+            __builtin_prefetch(from + NEAR_BYTES + line, 0, 3);
+        }
     } else {
         UNROLL for (uint32_t r = 0; r < n; r++)
             UNROLL for (uint32_t i = 0; i < nv; i++) s[r][i] = v16_zero();
     }
-    wide_tokens(s, n, nv, v, w->rows, x, dtype);
+    wide_token(s, n, nv, v, w->rows, x, 0);
     for (uint32_t j = 0; j < 2; j++) {
         if (w->to[j] == NULL) continue;
         UNROLL for (uint32_t r = 0; r < n; r++)
-            UNROLL for (uint32_t i = 0; i < nv; i++)
-                wide_store(w->to[j] + (v + r) * row_bytes, dtype, 16 * i, s[r][i]);
+            wide_store(w->to[j] + (v + r) * row_bytes, dtype, nv, s[r], x->o[v + r]);
     }
 }
 

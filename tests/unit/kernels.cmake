@@ -15,7 +15,7 @@ foreach(name small rows) # ref_math.h and the table are private to the layer
 endforeach()
 # The rows that are not this processor's first choice: the same tests once more.
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64)$")
-    set(rows reference avx2)
+    set(rows reference avx2 avx512)
 endif()
 foreach(row IN LISTS rows)
     foreach(name delta delta_bits decode conv draft ssm project move linear)

@@ -100,6 +100,17 @@ static struct rig_pool filled_pool(struct sc_prng *prng, sc_dtype dtype, size_t 
     return pool;
 }
 
+/* Slot 1 full of numbers about the smallest normal one, denormals and both zeros among them. */
+static void fill_tiny(struct sc_prng *prng, const struct rig_pool *pool)
+{
+    static const float some[] = {0x1p-126f, -0x1p-127f, 0x1.fcp-127f, 0x1p-133f, 0.0f, -0.0f,
+        0x1.02p-126f, -0x1.fep-126f};
+    float *x = rig_alloc(pool->part_elems * 4);
+    for (size_t n = 0; n < pool->part_elems; n++) x[n] = some[sc_prng_below(prng, 8)];
+    rig_put(rig_slot(pool, 1), pool->slots.dtype, x, pool->part_elems);
+    free(x);
+}
+
 static void *random_tensor(struct sc_prng *prng, sc_dtype dtype, size_t count)
 {
     float *x = rig_normal(prng, count, 1.5f);
@@ -229,6 +240,13 @@ START_TEST(rows__recurrent_and_chunk_forms)
 }
 END_TEST
 
+/* Row 0 writes nothing that is larger than its state. */
+static void v_zero(void *qkv, const struct rig_delta *d)
+{
+    size_t at = 2 * rig_qk(d) * rig_elem(d->dtype);
+    memset((uint8_t *)qkv + at, 0, rig_vo(d) * rig_elem(d->dtype));
+}
+
 START_TEST(rows__decodes_agree_to_the_bit)
 {
     struct sc_prng prng;
@@ -242,6 +260,8 @@ START_TEST(rows__decodes_agree_to_the_bit)
     void *b = random_tensor(&prng, d.dtype, 3u * d.shape.v_heads);
     float *w = rig_normal(&prng, d.shape.v_heads + g_count, 1.0f);
     if (_i % 6 == 5) ((uint16_t *)rig_slot(&pool, 1))[1] = 0x7fff; /* a NaN in the state */
+    if (_i % 3 == 1) fill_tiny(&prng, &pool);
+    if (_i % 3 == 1) v_zero(qkv, &d);
     int32_t source[3] = {1, -1, 0}, dest[3] = {3, 5, 2}, save[3] = {4, -1, -1};
     sc_k_delta_decode_params p = {.qkv = sc_host_devptr(qkv), .o = sc_host_devptr(o),
         .dtype = d.dtype, .a = sc_host_devptr(a), .b = sc_host_devptr(b),
