@@ -4,6 +4,7 @@
 #include <check.h>
 
 #include "kernels_rig.h"
+#include "support/check_main.h"
 #include "statecache/kernels_linear.h"
 
 enum { CASES = 16, SLOTS = 10, TOKENS = 40, WIDTH = 4, DRAFTS = 7 };
@@ -446,9 +447,5 @@ int main(void)
     tcase_add_loop_test(all, linear_commit__refuses_bad_arguments, 0, 2);
     tcase_add_test(all, linear_scratch__refuses_bad_arguments);
     suite_add_tcase(suite, all);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 ? 0 : 1;
+    return check_main(suite);
 }
