@@ -62,6 +62,12 @@ static const struct sc_kernel_row qkv_split_rows[] = HOST_ROWS(REF_PLAIN, sc_k_q
 static const struct sc_kernel_row ssm_chunk_rows[] = HOST_ROWS(REF_STATE, sc_k_ssm_chunk);
 static const struct sc_kernel_row project_rows[] = HOST_ROWS(REF_PLAIN, sc_k_project);
 static const struct sc_kernel_row move_rows[] = HOST_ROWS(REF_PLAIN | SC_KF_I8, sc_k_move);
+static const struct sc_kernel_row replay_delta_rows[] = HOST_ROWS(REF_STATE, sc_k_replay_delta);
+static const struct sc_kernel_row replay_delta_fold_rows[] =
+    HOST_ROWS(REF_STATE, sc_k_replay_delta_fold);
+static const struct sc_kernel_row replay_ssm_rows[] = HOST_ROWS(REF_STATE, sc_k_replay_ssm);
+static const struct sc_kernel_row replay_ssm_fold_rows[] =
+    HOST_ROWS(REF_STATE, sc_k_replay_ssm_fold);
 
 struct op_table {
     const char *name;
@@ -90,6 +96,10 @@ static const struct op_table op_tables[SC_K_OP_COUNT] = {
     [SC_K_OP_SSM_CHUNK] = OP(SSM_CHUNK, ssm_chunk_rows),
     [SC_K_OP_PROJECT] = OP(PROJECT, project_rows),
     [SC_K_OP_MOVE] = OP(MOVE, move_rows),
+    [SC_K_OP_REPLAY_DELTA] = OP(REPLAY_DELTA, replay_delta_rows),
+    [SC_K_OP_REPLAY_DELTA_FOLD] = OP(REPLAY_DELTA_FOLD, replay_delta_fold_rows),
+    [SC_K_OP_REPLAY_SSM] = OP(REPLAY_SSM, replay_ssm_rows),
+    [SC_K_OP_REPLAY_SSM_FOLD] = OP(REPLAY_SSM_FOLD, replay_ssm_fold_rows),
 };
 
 static pthread_once_t forced_once = PTHREAD_ONCE_INIT;

@@ -7,6 +7,7 @@
 #include "kernels/backend.h"
 #include "statecache/kernels_draft.h"
 #include "statecache/kernels_move.h"
+#include "statecache/kernels_replay.h"
 #include "statecache/kernels_ssm.h"
 
 #ifdef __cplusplus
@@ -78,7 +79,11 @@ bool sc_kernel_row_runs(const struct sc_kernel_row *row);
     sc_status sc_k_qkv_split_##row(const void *params, sc_stream *stream);                         \
     sc_status sc_k_ssm_chunk_##row(const void *params, sc_stream *stream);                         \
     sc_status sc_k_project_##row(const void *params, sc_stream *stream);                           \
-    sc_status sc_k_move_##row(const void *params, sc_stream *stream);
+    sc_status sc_k_move_##row(const void *params, sc_stream *stream);                              \
+    sc_status sc_k_replay_delta_##row(const void *params, sc_stream *stream);                      \
+    sc_status sc_k_replay_delta_fold_##row(const void *params, sc_stream *stream);                 \
+    sc_status sc_k_replay_ssm_##row(const void *params, sc_stream *stream);                        \
+    sc_status sc_k_replay_ssm_fold_##row(const void *params, sc_stream *stream);
 SC_HOST_LAUNCHERS(ref)
 #ifdef SC_HAVE_WIDE_ROWS
 SC_HOST_LAUNCHERS(avx2)

@@ -15,7 +15,7 @@ static uint64_t part_elems(const sc_k_delta_shape *s)
     return (uint64_t)s->v_heads * s->v_dim * s->k_dim;
 }
 
-sc_status sc_delta_check_shape(const sc_k_delta_shape *s, const sc_k_slots *state)
+sc_status sc_delta_check_dims(const sc_k_delta_shape *s)
 {
     SC_REQUIRE(s->kind == SC_K_KIND_GDN || s->kind == SC_K_KIND_KDA);
     SC_REQUIRE(s->heads > 0);
@@ -27,6 +27,12 @@ sc_status sc_delta_check_shape(const sc_k_delta_shape *s, const sc_k_slots *stat
     SC_REQUIRE(s->v_dim > 0);
     SC_REQUIRE(s->v_dim <= SC_K_DIM_MAX);
     SC_REQUIRE(isfinite(s->scale));
+    return SC_OK;
+}
+
+sc_status sc_delta_check_shape(const sc_k_delta_shape *s, const sc_k_slots *state)
+{
+    SC_TRY(sc_delta_check_dims(s));
     return sc_kernel_check_slots("state", state, part_elems(s));
 }
 
@@ -205,17 +211,23 @@ static sc_status decode_check_common(const sc_backend *backend, sc_k_op op,
     return SC_OK;
 }
 
-sc_status sc_kernel_delta_decode_check(const sc_backend *backend,
+sc_status sc_delta_check_decode(const sc_backend *backend, sc_k_op op,
     const sc_k_delta_decode_params *p, const struct sc_kernel_row **row_out)
 {
     const sc_k_delta_shape *s = &p->shape;
     SC_TRY(sc_kernel_check_dtype("qkv and o", p->dtype));
     const sc_k_decode_params apart = delta_unpack(p);
-    SC_TRY(decode_check_common(backend, SC_K_OP_DELTA_DECODE, &apart, row_out));
+    SC_TRY(decode_check_common(backend, op, &apart, row_out));
     if (p->row_count == 0) return SC_OK;
     SC_TRY(sc_kernel_check_tensor("qkv", p->qkv, p->dtype));
     return sc_kernel_check_stride("qkv", p->qkv_stride,
         2ull * s->heads * s->k_dim + (uint64_t)s->v_heads * s->v_dim);
+}
+
+sc_status sc_kernel_delta_decode_check(const sc_backend *backend,
+    const sc_k_delta_decode_params *p, const struct sc_kernel_row **row_out)
+{
+    return sc_delta_check_decode(backend, SC_K_OP_DELTA_DECODE, p, row_out);
 }
 
 sc_status sc_k_decode(sc_backend *backend, const sc_k_decode_params *params, sc_stream *stream)

@@ -4,6 +4,7 @@
 #define SC_DELTA_CHECK_H
 
 #include "kernel_check.h"
+#include "kernel_dispatch.h"
 
 sc_status sc_delta_check_shape(const sc_k_delta_shape *shape, const sc_k_slots *state);
 /* A packed row as q, k and v of its own pitch. */
@@ -22,5 +23,10 @@ static inline sc_k_decode_params delta_unpack(const sc_k_delta_decode_params *p)
 
 /* Tensors and index arrays of a packed batch, dest not among them. `outputs`: with q and o. */
 sc_status sc_delta_check_tokens(const sc_k_delta_params *params, bool outputs);
+
+sc_status sc_delta_check_dims(const sc_k_delta_shape *shape);
+/* All of a packed decode, and the row of `op` that serves it. */
+sc_status sc_delta_check_decode(const sc_backend *backend, sc_k_op op,
+    const sc_k_delta_decode_params *params, const struct sc_kernel_row **row_out);
 
 #endif

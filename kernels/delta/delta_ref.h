@@ -11,16 +11,23 @@ SC_REF_INLINE float delta_scale(const sc_k_delta_shape *s)
     return s->scale != 0.0f ? s->scale : 1.0f / sqrtf((float)s->k_dim);
 }
 
+/* k of one head from its element offset. */
+SC_REF_INLINE void delta_load_k(float *k, const sc_k_delta_shape *s, sc_devptr base, int64_t at,
+    sc_dtype dtype)
+{
+    ref_load(k, base, dtype, at, s->k_dim);
+    if (s->qk_l2norm) ref_l2norm(k, s->k_dim, 1e-6f, 1.0f);
+}
+
 /* q (scaled) and k of one head from their element offsets. */
 SC_REF_INLINE void delta_load_qk(float *q, float *k, const sc_k_delta_shape *s, sc_devptr q_base,
     int64_t q_at, sc_devptr k_base, int64_t k_at, sc_dtype dtype)
 {
     float scale = delta_scale(s);
     ref_load(q, q_base, dtype, q_at, s->k_dim);
-    ref_load(k, k_base, dtype, k_at, s->k_dim);
+    delta_load_k(k, s, k_base, k_at, dtype);
     if (s->qk_l2norm) {
         ref_l2norm(q, s->k_dim, 1e-6f, scale);
-        ref_l2norm(k, s->k_dim, 1e-6f, 1.0f);
     } else {
         for (uint32_t i = 0; i < s->k_dim; i++) q[i] = q[i] * scale;
     }

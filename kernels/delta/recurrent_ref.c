@@ -114,21 +114,16 @@ SC_REF_INLINE void decode_rows(const sc_k_decode_params *p, uint32_t r, int64_t 
 static void decode_head(const sc_k_decode_params *p, uint32_t r, uint32_t hv)
 {
     const sc_k_delta_shape *s = &p->shape;
-    uint64_t qk = (uint64_t)s->heads * s->k_dim, vo = (uint64_t)s->v_heads * s->v_dim;
-    int64_t head_k = (int64_t)(hv / (s->v_heads / s->heads)) * s->k_dim;
-    int64_t head_v = (int64_t)hv * s->v_dim;
+    uint64_t vo = (uint64_t)s->v_heads * s->v_dim;
     struct tokens x;
-    x.count = 1;
-    delta_load_qk(x.q, x.k, s, p->q, r * sc_kernel_stride(p->q_stride, qk) + head_k, p->k,
-        r * sc_kernel_stride(p->k_stride, qk) + head_k, p->dtype);
-    x.kq[0] = ref_dot(x.k, x.q, s->k_dim);
-    apart_gates(x.alpha, &x.beta[0], p, r, hv);
+    x.count = 0;
+    decode_token(&x, p, r, hv);
     for (uint32_t v0 = 0, rows; v0 < s->v_dim; v0 += rows) {
         rows = block_rows(s, v0);
-        ref_load(x.v, p->v, p->dtype, r * sc_kernel_stride(p->v_stride, vo) + head_v + v0, rows);
+        ref_load(x.v, p->v, p->dtype, decode_v_at(p, r, hv) + v0, rows);
         decode_rows(p, r, delta_at(s, hv, v0), rows, &x);
         ref_store(x.o, p->o, p->dtype,
-            r * sc_kernel_stride(p->o_stride, vo) + head_v + v0, rows);
+            r * sc_kernel_stride(p->o_stride, vo) + (int64_t)hv * s->v_dim + v0, rows);
     }
 }
 

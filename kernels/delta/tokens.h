@@ -70,11 +70,33 @@ SC_REF_INLINE void apart_gates(float *alpha, float *beta, const sc_k_decode_para
     }
 }
 
-SC_REF_INLINE void decode_gates(float *alpha, float *beta, const sc_k_delta_decode_params *p,
-    int64_t r, uint32_t hv)
+/* Element offsets of k and of v of row r of a decode. */
+SC_REF_INLINE int64_t decode_k_at(const sc_k_decode_params *p, int64_t r, uint32_t hv)
 {
-    const sc_k_decode_params apart = delta_unpack(p);
-    apart_gates(alpha, beta, &apart, r, hv);
+    const sc_k_delta_shape *s = &p->shape;
+    return r * sc_kernel_stride(p->k_stride, (uint64_t)s->heads * s->k_dim)
+        + (int64_t)(hv / (s->v_heads / s->heads)) * s->k_dim;
+}
+
+SC_REF_INLINE int64_t decode_v_at(const sc_k_decode_params *p, int64_t r, uint32_t hv)
+{
+    const sc_k_delta_shape *s = &p->shape;
+    return r * sc_kernel_stride(p->v_stride, (uint64_t)s->v_heads * s->v_dim)
+        + (int64_t)hv * s->v_dim;
+}
+
+/* Row r of a decode becomes the next token of x, but for its v. */
+SC_REF_INLINE void decode_token(struct tokens *x, const sc_k_decode_params *p, int64_t r,
+    uint32_t hv)
+{
+    const sc_k_delta_shape *s = &p->shape;
+    uint32_t i = x->count++;
+    size_t at = (size_t)i * s->k_dim;
+    int64_t q_at = r * sc_kernel_stride(p->q_stride, (uint64_t)s->heads * s->k_dim)
+        + (int64_t)(hv / (s->v_heads / s->heads)) * s->k_dim;
+    delta_load_qk(x->q + at, x->k + at, s, p->q, q_at, p->k, decode_k_at(p, r, hv), p->dtype);
+    x->kq[i] = ref_dot(x->k + at, x->q + at, s->k_dim);
+    apart_gates(x->alpha + at, &x->beta[i], p, r, hv);
 }
 
 #endif

@@ -4,8 +4,23 @@
 #include "kernel_check.h"
 #include "kernel_dispatch.h"
 #include "ssm/scan.h"
+#include "ssm/ssm_check.h"
 
-static sc_status check_tensors(const sc_k_ssm_params *p)
+sc_status sc_ssm_check_shape(const sc_k_ssm_params *p)
+{
+    SC_TRY(sc_kernel_check_dtype("x, dt, b, c, z, y", p->dtype));
+    SC_REQUIRE(p->heads > 0);
+    SC_REQUIRE(p->heads <= 1u << 16);
+    SC_REQUIRE(p->groups > 0);
+    SC_REQUIRE(p->heads % p->groups == 0);
+    SC_REQUIRE(p->head_dim > 0);
+    SC_REQUIRE(p->head_dim <= SC_K_DIM_MAX);
+    SC_REQUIRE(p->state_dim > 0);
+    SC_REQUIRE(p->state_dim <= SC_K_DIM_MAX);
+    return SC_OK;
+}
+
+sc_status sc_ssm_check_tensors(const sc_k_ssm_params *p, uint32_t token_count)
 {
     uint64_t wide = (uint64_t)p->heads * p->head_dim, group = (uint64_t)p->groups * p->state_dim;
     const struct {
@@ -19,10 +34,10 @@ static sc_status check_tensors(const sc_k_ssm_params *p)
     for (uint32_t i = 0; i < sizeof all / sizeof all[0]; i++) {
         SC_TRY(sc_kernel_check_stride(all[i].name, all[i].stride, all[i].dense));
         if (all[i].ptr == p->z && p->z == 0) continue;
-        if (p->token_count > 0)
+        if (token_count > 0)
             SC_TRY(sc_kernel_check_tensor(all[i].name, all[i].ptr, p->dtype));
     }
-    if (p->token_count > 0 && (p->y == p->b || p->y == p->c || p->y == p->dt || p->y == p->x))
+    if (token_count > 0 && (p->y == p->b || p->y == p->c || p->y == p->dt || p->y == p->x))
         return SC_FAIL(SC_ERR_INVALID, "y is one of x, dt, b, c");
     SC_TRY(sc_kernel_check_tensor("a_log", p->a_log, SC_DTYPE_F32));
     if (p->dt_bias != 0) SC_TRY(sc_kernel_check_tensor("dt_bias", p->dt_bias, SC_DTYPE_F32));
@@ -43,15 +58,7 @@ static sc_status check_indices(const sc_k_ssm_params *p)
 static sc_status check(const sc_backend *backend, sc_k_op op, const sc_k_ssm_params *p,
     uint32_t grid, const struct sc_kernel_row **row_out)
 {
-    SC_TRY(sc_kernel_check_dtype("x, dt, b, c, z, y", p->dtype));
-    SC_REQUIRE(p->heads > 0);
-    SC_REQUIRE(p->heads <= 1u << 16);
-    SC_REQUIRE(p->groups > 0);
-    SC_REQUIRE(p->heads % p->groups == 0);
-    SC_REQUIRE(p->head_dim > 0);
-    SC_REQUIRE(p->head_dim <= SC_K_DIM_MAX);
-    SC_REQUIRE(p->state_dim > 0);
-    SC_REQUIRE(p->state_dim <= SC_K_DIM_MAX);
+    SC_TRY(sc_ssm_check_shape(p));
     SC_REQUIRE(p->token_count <= INT32_MAX);
     SC_TRY(sc_kernel_check_slots("state", &p->state,
         (uint64_t)p->heads * p->head_dim * p->state_dim));
@@ -60,7 +67,7 @@ static sc_status check(const sc_backend *backend, sc_k_op op, const sc_k_ssm_par
     SC_TRY(sc_kernel_pick(backend, op, sc_kernel_need(p->dtype, p->state.dtype)
         | sc_kernel_need_initial(&p->initial), row_out));
     if (p->row_count == 0) return SC_OK;
-    SC_TRY(check_tensors(p));
+    SC_TRY(sc_ssm_check_tensors(p, p->token_count));
     SC_TRY(check_indices(p));
     if (backend->host_memory)
         SC_TRY(sc_kernel_check_rows(&(struct sc_kernel_rows){.row_count = p->row_count,

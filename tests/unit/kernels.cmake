@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 foreach(name backend delta delta_bits decode conv small step rows draft ssm project move linear
-        args)
+        args replay replay_args)
     if(EXISTS ${CMAKE_CURRENT_LIST_DIR}/test_kernels_${name}.c)
         sc_test(NAME test_kernels_${name} LABELS unit LAYERS base kernels
             SOURCES test_kernels_${name}.c)
@@ -18,7 +18,7 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64)$")
     set(rows reference avx2 avx512)
 endif()
 foreach(row IN LISTS rows)
-    foreach(name delta delta_bits decode conv draft ssm project move linear)
+    foreach(name delta delta_bits decode conv draft ssm project move linear replay)
         add_test(NAME test_kernels_${name}_${row} COMMAND test_kernels_${name})
         set_tests_properties(test_kernels_${name}_${row} PROPERTIES LABELS unit TIMEOUT 1200
             ENVIRONMENT SC_KERNELS=${row})

@@ -10,6 +10,7 @@
 #include "kernels_rig.h"
 #include "support/check_main.h"
 #include "statecache/kernels_project.h"
+#include "replay_rig.h"
 
 enum { OUT_MAX = 3, ROUNDS = 12 };
 
@@ -331,6 +332,33 @@ START_TEST(rows__chunk_scans_agree)
 }
 END_TEST
 
+/* Rows with rings that append, flush and fold: what they write is states, outputs and records. */
+START_TEST(rows__rings_agree_to_the_bit)
+{
+    for (int ssm = 0; ssm < 2; ssm++) {
+        struct ring_rig x;
+        ring_open(&x, ssm, _i, 5);
+        for (uint32_t t = 0; t < 3; t++) ring_step(&x, t);
+        x.planned[2] = SC_REPLAY_FLUSH;
+        x.mode[2] = SC_REPLAY_FLUSH;
+        for (int32_t r = 0; r < RING_ROWS; r++) x.records[r] = 3;
+        ring_aim(&x, 3);
+        struct outputs out = {{x.out, x.pool.memory, x.ring},
+            {RING_ROWS * ring_out_bytes(&x), x.pool.bytes, x.ring_stride * RING_SLOTS}, 3};
+        const void *params = ssm ? (const void *)&x.ssm : &x.delta;
+        run_rows(ssm ? SC_K_OP_REPLAY_SSM : SC_K_OP_REPLAY_DELTA, params, &out, false);
+        const sc_k_delta_decode_params *p = &x.delta.step;
+        sc_k_replay_delta_fold_params fold = {.shape = p->shape, .dtype = p->dtype,
+            .row_count = RING_ROWS, .source = p->source, .dest = p->dest, .state = p->state,
+            .ring = x.delta.ring};
+        x.mode[0] = SC_REPLAY_FOLD;
+        run_rows(ssm ? SC_K_OP_REPLAY_SSM_FOLD : SC_K_OP_REPLAY_DELTA_FOLD,
+            ssm ? params : &fold, &out, false);
+        ring_close(&x);
+    }
+}
+END_TEST
+
 /* The environment is read once per process, hence each in its own fork of Check. */
 
 static void choose(const char *name, const char *value)
@@ -385,6 +413,7 @@ int main(void)
     tcase_add_loop_test(all, rows__decodes_agree_to_the_bit, 0, 2 * ROUNDS);
     tcase_add_loop_test(all, rows__projections_and_movers_agree_to_the_bit, 0, ROUNDS);
     tcase_add_loop_test(all, rows__chunk_scans_agree, 0, ROUNDS);
+    tcase_add_loop_test(all, rows__rings_agree_to_the_bit, 0, ROUNDS);
     tcase_add_test(all, rows__the_environment_names_the_first_row);
     tcase_add_test(all, rows__one_operation_may_differ);
     tcase_add_test(all, rows__an_unknown_row_is_an_error_that_names_it);

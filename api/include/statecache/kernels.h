@@ -400,7 +400,11 @@ typedef enum sc_k_op {
     SC_K_OP_SSM_CHUNK = 16,
     SC_K_OP_PROJECT = 17, /* kernels_project.h */
     SC_K_OP_MOVE = 18,    /* kernels_move.h */
-    SC_K_OP_COUNT = 19
+    SC_K_OP_REPLAY_DELTA = 19, /* kernels_replay.h */
+    SC_K_OP_REPLAY_DELTA_FOLD = 20,
+    SC_K_OP_REPLAY_SSM = 21,
+    SC_K_OP_REPLAY_SSM_FOLD = 22,
+    SC_K_OP_COUNT = 23
 } sc_k_op;
 
 /** Name of the kernel row that serves `op` on `backend` for tensors of `dtype` and states of

@@ -10,6 +10,7 @@
 #include "statecache/kernels_linear.h"
 #include "statecache/kernels_move.h"
 #include "statecache/kernels_project.h"
+#include "statecache/kernels_replay.h"
 #include "statecache/kernels_ssm.h"
 #include "statecache/mark.h"
 #include "statecache/pool.h"
