@@ -195,8 +195,6 @@ struct sc_store_hash store_hash(const struct sc_store *store, const struct sc_st
 struct sc_store_hash store_tokens_hash(const struct sc_store *store, const int32_t *tokens,
     uint32_t count);
 uint32_t store_marks_below(const struct sc_store_key *key, uint32_t at);
-/* The payload's check: XXH3-128. */
-struct sc_store_hash store_check(const void *bytes, uint64_t count);
 uint64_t store_check64(const void *bytes, size_t count);
 bool store_shard_equal(const sc_shard *shard, const struct node_shard *stored);
 /* At least one, no two alike. */

@@ -94,12 +94,6 @@ sc_status sc_store_key_hash(const struct sc_store_key *key, struct sc_store_hash
     return SC_OK;
 }
 
-struct sc_store_hash store_check(const void *bytes, uint64_t count)
-{
-    XXH128_hash_t hash = XXH3_128bits(bytes, (size_t)count);
-    return (struct sc_store_hash){hash.low64, hash.high64};
-}
-
 uint64_t store_check64(const void *bytes, size_t count)
 {
     return XXH3_64bits(bytes, count);

@@ -369,7 +369,7 @@ static void give_back(struct sc_store *store, struct pending_shard *shard)
 }
 
 static sc_status write_shard(struct sc_store *store, const struct pending_shard *shard,
-    const void *payload, uint64_t bytes)
+    const void *payload, uint64_t bytes, struct sc_store_hash *check_out)
 {
     struct tier_seg segs[SC_STORE_EXTENTS_MAX];
     sc_mutex_lock(&store->lock);
@@ -379,16 +379,16 @@ static sc_status write_shard(struct sc_store *store, const struct pending_shard 
             (uint64_t)extent.block * TIER_BLOCK, (uint64_t)extent.count * TIER_BLOCK};
     }
     sc_mutex_unlock(&store->lock);
-    sc_status status = tier_io_write(&store->io, segs, shard->head.extent_count, payload, bytes);
+    sc_status status = tier_io_write(&store->io, segs, shard->head.extent_count, payload, bytes,
+        check_out);
     if (status != SC_OK) count_refusal(store, &store->stats.io_error_count);
     return status;
 }
 
-static struct node_shard head_of(const sc_shard *given, const struct sc_store_payload *payload)
+static struct node_shard head_of(const sc_shard *given, const struct sc_store_payload *payload,
+    struct sc_store_hash check)
 {
     sc_shard shard = store_shard_resolved(given);
-    struct sc_store_hash check = store_check(payload->bytes,
-        payload->state_bytes + payload->kv_bytes);
     return (struct node_shard){.tp_rank = shard.tp_rank, .tp_size = shard.tp_size,
         .pp_rank = shard.pp_rank, .pp_size = shard.pp_size, .layer_first = shard.layer_first,
         .layer_count = shard.layer_count, .codec = payload->codec, .flags = payload->flags,
@@ -416,12 +416,13 @@ sc_status sc_store_shard(struct sc_store *store, struct sc_store_put *put, uint3
     SC_TRY(make_room(store, blocks, put->record.value, pending));
     uint32_t extent_count = pending->head.extent_count;
     sc_status status = charge(store, pending, blocks, now_ns);
-    if (status == SC_OK) status = write_shard(store, pending, payload->bytes, bytes);
+    struct sc_store_hash check = {0, 0};
+    if (status == SC_OK) status = write_shard(store, pending, payload->bytes, bytes, &check);
     if (status != SC_OK) {
         give_back(store, pending);
         return status;
     }
-    pending->head = head_of(&put->record.shards[shard], payload);
+    pending->head = head_of(&put->record.shards[shard], payload, check);
     pending->head.extent_count = extent_count;
     pending->done = true;
     return SC_OK;

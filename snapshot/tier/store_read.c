@@ -302,8 +302,8 @@ static sc_status read_checked(struct sc_store_reader *reader, const struct node_
             (uint64_t)extent.block * TIER_BLOCK, (uint64_t)extent.count * TIER_BLOCK};
     }
     sc_mutex_unlock(&store->lock);
-    SC_TRY(tier_io_read(&store->io, segs, head->extent_count, payload, bytes));
-    struct sc_store_hash check = store_check(payload, bytes);
+    struct sc_store_hash check = {0, 0};
+    SC_TRY(tier_io_read(&store->io, segs, head->extent_count, payload, bytes, &check));
     if (check.low != head->check_low || check.high != head->check_high) {
         return SC_FAIL(SC_ERR_CORRUPT, "the payload of record %u failed its check", reader->id);
     }

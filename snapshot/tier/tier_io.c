@@ -222,6 +222,17 @@ sc_status tier_chunk_take(const struct tier_walk *walk, const struct tier_chunk 
     return SC_OK;
 }
 
+bool tier_walk_check(struct tier_walk *walk, uint64_t until)
+{
+    uint64_t bytes = until - walk->checked;
+    SC_ASSERT(until >= walk->checked);
+    if (bytes == 0) return false;
+    if (bytes > walk->chunk_bytes) bytes = walk->chunk_bytes;
+    tier_check_add(&walk->check, walk->payload + walk->checked, bytes);
+    walk->checked += bytes;
+    return true;
+}
+
 sc_status tier_chunk_plain(const struct tier_io *io, const struct tier_chunk *chunk, bool write,
     uint64_t done)
 {
@@ -261,35 +272,40 @@ static sc_status plain_move(struct tier_io *io, struct tier_io_context *context,
         tier_chunk_fill(walk, &chunk, context->staging);
         SC_TRY(tier_chunk_plain(io, &chunk, walk->write, 0));
         SC_TRY(tier_chunk_take(walk, &chunk));
+        (void)tier_walk_check(walk, walk->at);
     }
     return SC_OK;
 }
 
-static sc_status move(struct tier_io *io, struct tier_walk *walk)
+static sc_status move(struct tier_io *io, struct tier_walk *walk, struct sc_store_hash *check_out)
 {
     struct tier_io_context *context = NULL;
     SC_TRY(context_get(io, &context));
     walk->chunk_bytes = io->chunk_bytes;
     walk->direct = io->direct;
+    tier_check_begin(&walk->check);
     sc_status status = context->ring ? tier_uring_move(io, context, walk) :
         plain_move(io, context, walk);
     context_put(io, context);
-    return status;
+    if (status != SC_OK) return status;
+    SC_ASSERT(walk->checked == walk->bytes);
+    *check_out = tier_check_end(&walk->check);
+    return SC_OK;
 }
 
 sc_status tier_io_write(struct tier_io *io, const struct tier_seg *segs, uint32_t count,
-    const void *payload, uint64_t bytes)
+    const void *payload, uint64_t bytes, struct sc_store_hash *check_out)
 {
     /* Only read from: walk.write. */
     struct tier_walk walk = {.segs = segs, .seg_count = count, .bytes = bytes,
         .payload = (uint8_t *)(uintptr_t)payload, .write = true};
-    return move(io, &walk);
+    return move(io, &walk, check_out);
 }
 
 sc_status tier_io_read(struct tier_io *io, const struct tier_seg *segs, uint32_t count,
-    void *payload, uint64_t bytes)
+    void *payload, uint64_t bytes, struct sc_store_hash *check_out)
 {
     struct tier_walk walk = {.segs = segs, .seg_count = count, .bytes = bytes,
         .payload = payload};
-    return move(io, &walk);
+    return move(io, &walk, check_out);
 }

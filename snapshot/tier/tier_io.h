@@ -11,7 +11,9 @@
  *     is not aligned (O_DIRECT) or ends inside a block; else no byte is copied.
  * (2) A call returns only after all of its chunks have completed, also when one failed: the kernel
  *     never touches a payload after the call.
- * (3) What is read of the last block beyond the payload must be zero: a flipped byte there is
+ * (3) The payload's check is computed in its order, a chunk at a time, while others are on their
+ *     way (io_uring).
+ * (4) What is read of the last block beyond the payload must be zero: a flipped byte there is
  *     damage as anywhere else.
  *
  * Threads: any number of transfers at once; each takes a context (ring and staging memory), which
@@ -25,6 +27,12 @@
 #include "tier/faults.h"
 
 enum { TIER_BLOCK = 4096, TIER_IO_DEPTH = 8 };
+
+/* XXH3-128 of bytes that come piece by piece. */
+struct tier_check { _Alignas(64) uint8_t state[640]; };
+void tier_check_begin(struct tier_check *check);
+void tier_check_add(struct tier_check *check, const void *bytes, uint64_t count);
+struct sc_store_hash tier_check_end(struct tier_check *check);
 
 struct tier_seg {
     int fd;
@@ -60,6 +68,8 @@ struct tier_walk {
     uint8_t *payload;
     uint32_t chunk_bytes;
     bool direct, write;
+    uint64_t checked;            /* bytes of the payload that are in `check` */
+    struct tier_check check;
 };
 
 struct tier_io_context {
@@ -78,12 +88,13 @@ void tier_io_deinit(struct tier_io *io);
  * after it has its size and is on disk. SC_ERR_IO, SC_ERR_LIMIT (ENOSPC, EDQUOT, EFBIG). */
 sc_status tier_io_open_file(struct tier_io *io, const char *path, bool create, uint64_t bytes,
     int *fd_out);
-/* The segments add up to `bytes` rounded up to whole blocks. SC_ERR_IO, SC_ERR_LIMIT,
- * SC_ERR_CORRUPT (reads: file too short, padding not zero), SC_ERR_NO_MEMORY. */
+/* The segments add up to `bytes` rounded up to whole blocks. `*check_out`: the check of the payload
+ * as it was written or read. SC_ERR_IO, SC_ERR_LIMIT, SC_ERR_CORRUPT (reads: file too short,
+ * padding not zero), SC_ERR_NO_MEMORY. */
 sc_status tier_io_write(struct tier_io *io, const struct tier_seg *segs, uint32_t count,
-    const void *payload, uint64_t bytes);
+    const void *payload, uint64_t bytes, struct sc_store_hash *check_out);
 sc_status tier_io_read(struct tier_io *io, const struct tier_seg *segs, uint32_t count,
-    void *payload, uint64_t bytes);
+    void *payload, uint64_t bytes, struct sc_store_hash *check_out);
 sc_status tier_io_sync(struct tier_io *io, int fd);
 /* A folder's names are on disk. */
 sc_status tier_io_sync_folder(struct tier_io *io, const char *path);
@@ -95,6 +106,8 @@ sc_status tier_io_fail(int code, const char *what);
 bool tier_walk_next(struct tier_walk *walk, struct tier_chunk *chunk_out);
 void tier_chunk_fill(const struct tier_walk *walk, struct tier_chunk *chunk, uint8_t *staging);
 sc_status tier_chunk_take(const struct tier_walk *walk, const struct tier_chunk *chunk);
+/* Checks on until `until` of the payload, a chunk at most; false when nothing was left to do. */
+bool tier_walk_check(struct tier_walk *walk, uint64_t until);
 /* Plain pread or pwrite of the whole chunk from `done` on. */
 sc_status tier_chunk_plain(const struct tier_io *io, const struct tier_chunk *chunk, bool write,
     uint64_t done);

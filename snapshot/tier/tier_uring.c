@@ -47,10 +47,17 @@ void tier_uring_close(struct tier_io_context *context, struct sc_heap *heap)
     context->ring = NULL;
 }
 
+enum { WINDOW_MAX = 64 }; /* chunks between the oldest on its way and the newest */
+
 struct flight {
     struct tier_chunk chunks[TIER_IO_DEPTH];
-    uint32_t idle[TIER_IO_DEPTH]; /* a stack of places */
+    uint64_t numbers[TIER_IO_DEPTH]; /* in the order of the payload */
+    uint32_t idle[TIER_IO_DEPTH];    /* a stack of places */
     uint32_t idle_count, out_count;
+    uint64_t sent, first;            /* chunks; the oldest that has not moved yet */
+    uint64_t moved;                  /* a bit each for those from `first` on */
+    uint64_t ends[WINDOW_MAX];       /* in the payload, by number */
+    uint64_t until;                  /* of the payload: all before it has moved */
     sc_status status; /* of the first chunk that failed */
     struct sc_error_info error;
 };
@@ -62,6 +69,27 @@ static void note(struct flight *flight, sc_status status)
     flight->error = *sc_last_error();
 }
 
+static void note_moved(struct flight *flight, uint64_t number)
+{
+    flight->moved |= UINT64_C(1) << (number - flight->first);
+    while (flight->moved & 1) {
+        flight->until = flight->ends[flight->first % WINDOW_MAX];
+        flight->moved >>= 1;
+        flight->first++;
+    }
+}
+
+static void finish_plain(struct tier_io *io, struct tier_walk *walk, struct flight *flight,
+    uint32_t at, uint64_t done)
+{
+    struct tier_chunk *chunk = &flight->chunks[at];
+    sc_status status = SC_OK;
+    if (done < chunk->bytes) status = tier_chunk_plain(io, chunk, walk->write, done);
+    if (status == SC_OK) status = tier_chunk_take(walk, chunk);
+    note(flight, status);
+    if (status == SC_OK) note_moved(flight, flight->numbers[at]);
+}
+
 /* Puts the next chunk in the queue; false when there is none. */
 static bool send_one(struct tier_io *io, struct tier_io_context *context, struct tier_walk *walk,
     struct flight *flight)
@@ -70,15 +98,15 @@ static bool send_one(struct tier_io *io, struct tier_io_context *context, struct
     struct tier_chunk *chunk = &flight->chunks[at];
     if (!tier_walk_next(walk, chunk)) return false;
     tier_chunk_fill(walk, chunk, context->staging + (size_t)at * io->chunk_bytes);
+    flight->numbers[at] = flight->sent;
+    flight->ends[flight->sent++ % WINDOW_MAX] = walk->at;
     int code = sc_tier_fault(io->faults, walk->write ? "uring write" : "uring read");
+    if (code == SC_TIER_FAULT_SHORT) {
+        finish_plain(io, walk, flight, at, 0);
+        return true;
+    }
     if (code != 0) {
-        if (code == SC_TIER_FAULT_SHORT) {
-            note(flight, tier_chunk_plain(io, chunk, walk->write, 0));
-            note(flight, tier_chunk_take(walk, chunk));
-        } else {
-            note(flight, tier_io_fail(code, walk->write ? "writing a payload" :
-                "reading a payload"));
-        }
+        note(flight, tier_io_fail(code, walk->write ? "writing a payload" : "reading a payload"));
         return true;
     }
     struct io_uring_sqe *sqe = io_uring_get_sqe(context->ring);
@@ -94,51 +122,55 @@ static bool send_one(struct tier_io *io, struct tier_io_context *context, struct
     return true;
 }
 
-static void take_one(struct tier_io *io, struct tier_io_context *context, struct tier_walk *walk,
-    struct flight *flight)
+static void take_one(struct tier_io *io, struct tier_walk *walk, struct flight *flight,
+    uint64_t at, int moved)
 {
-    struct io_uring_cqe *cqe = NULL;
-    int rc = io_uring_submit_and_wait(context->ring, 1);
-    if (rc < 0 && rc != -EINTR && rc != -EAGAIN && rc != -EBUSY) {
-        note(flight, tier_io_fail(-rc, "submitting to an io_uring"));
-    }
-    if (io_uring_peek_cqe(context->ring, &cqe) != 0 || !cqe) return;
-    uint64_t at = io_uring_cqe_get_data64(cqe);
-    int moved = cqe->res;
-    io_uring_cqe_seen(context->ring, cqe);
     SC_ASSERT(at < TIER_IO_DEPTH && flight->out_count > 0);
     flight->idle[flight->idle_count++] = (uint32_t)at;
     flight->out_count--;
-    struct tier_chunk *chunk = &flight->chunks[at];
     if (moved == -EINTR || moved == -EAGAIN) moved = 0;
     if (moved < 0) {
         note(flight, tier_io_fail(-moved, walk->write ? "writing a payload" :
             "reading a payload"));
         return;
     }
-    if ((uint64_t)moved < chunk->bytes) {
-        uint64_t done = (uint64_t)moved / TIER_BLOCK * TIER_BLOCK;
-        sc_status status = tier_chunk_plain(io, chunk, walk->write, done);
-        note(flight, status);
-        if (status != SC_OK) return;
+    finish_plain(io, walk, flight, (uint32_t)at, (uint64_t)moved / TIER_BLOCK * TIER_BLOCK);
+}
+
+/* Takes what has come back; waits for one when there is nothing else to do. */
+static void take(struct tier_io *io, struct tier_io_context *context, struct tier_walk *walk,
+    struct flight *flight, bool wait)
+{
+    struct io_uring_cqe *cqe = NULL;
+    int rc = wait ? io_uring_submit_and_wait(context->ring, 1) : io_uring_submit(context->ring);
+    if (rc < 0 && rc != -EINTR && rc != -EAGAIN && rc != -EBUSY) {
+        note(flight, tier_io_fail(-rc, "submitting to an io_uring"));
     }
-    note(flight, tier_chunk_take(walk, chunk));
+    while (flight->out_count > 0 && io_uring_peek_cqe(context->ring, &cqe) == 0 && cqe) {
+        uint64_t at = io_uring_cqe_get_data64(cqe);
+        int moved = cqe->res;
+        io_uring_cqe_seen(context->ring, cqe);
+        take_one(io, walk, flight, at, moved);
+    }
 }
 
 sc_status tier_uring_move(struct tier_io *io, struct tier_io_context *context,
     struct tier_walk *walk)
 {
     struct flight flight;
+    memset(&flight, 0, sizeof flight);
     flight.idle_count = TIER_IO_DEPTH;
-    flight.out_count = 0;
-    flight.status = SC_OK;
     for (uint32_t i = 0; i < TIER_IO_DEPTH; i++) flight.idle[i] = i;
-    for (bool more = true; more || flight.out_count > 0;) {
-        while (more && flight.status == SC_OK && flight.idle_count > 0) {
+    bool more = true, behind = walk->write; /* is there something left to check? */
+    while (more || flight.out_count > 0 || behind) {
+        while (more && flight.status == SC_OK && flight.idle_count > 0 &&
+            flight.sent - flight.first < WINDOW_MAX) {
             more = send_one(io, context, walk, &flight);
         }
         if (flight.status != SC_OK) more = false;
-        if (flight.out_count > 0) take_one(io, context, walk, &flight);
+        if (flight.out_count > 0) take(io, context, walk, &flight, !behind);
+        behind = flight.status == SC_OK &&
+            tier_walk_check(walk, walk->write ? walk->at : flight.until);
     }
     if (flight.status == SC_OK) return SC_OK;
     return SC_FAIL_SYS(flight.status, flight.error.system_code, "%s", flight.error.text);
