@@ -67,7 +67,7 @@ def pictures(result):
             rows = [(label, find(result, path)) for label, path in paths]
             if at < len(REPLAY) - OPTIONAL or rows[-1][1]:
                 yield draw(heading, rows)
-    elif result.get("bench") == "radix":
+    elif result.get("bench") in ("radix", "spill"):
         yield radix_picture(result)
     elif "metric" in result:
         heading = f"{result.get('bench')} {result['metric']}, {result.get('unit', '')}"

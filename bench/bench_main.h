@@ -11,5 +11,6 @@ int gpu_main(int argc, char **argv);
 int hit_main(int argc, char **argv);
 int radix_main(int argc, char **argv);
 int kernels_main(int argc, char **argv);
+int spill_main(int argc, char **argv);
 
 #endif

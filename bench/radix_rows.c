@@ -50,8 +50,8 @@ static void row_text(const struct radix_row *row, bool head)
 {
     static const char *const signs[] = {"", "<=", ">=", "~"};
     if (head)
-        printf("%-5s%-58s%-8s%8s%12s%12s  bar\n", "", "what", "unit", "n", "p50", "p99");
-    printf("%-5s%-58s%-8s%8llu%12.4g", row->workload, row->name, row->unit,
+        printf("%-7s%-58s%-8s%8s%12s%12s  bar\n", "", "what", "unit", "n", "p50", "p99");
+    printf("%-7s%-58s%-8s%8llu%12.4g", row->workload, row->name, row->unit,
         (unsigned long long)row->n, row->p50);
     if (row->n > 1)
         printf("%12.4g", row->p99);
@@ -66,8 +66,9 @@ static void row_json(const struct radix_rows *rows, const struct radix_row *row)
 {
     static const char *const kinds[] = {"", "at most", "at least", "within 3 %"};
     json_t *object = json_pack("{s:i s:s s:{s:s} s:I s:s s:s s:I s:f s:f}", "v", 1, "bench",
-        "radix", "params", "workload", row->workload, "seed", (json_int_t)rows->seed, "metric",
-        row->name, "unit", row->unit, "n", (json_int_t)row->n, "p50", row->p50, "p99", row->p99);
+        rows->bench ? rows->bench : "radix", "params", "workload", row->workload, "seed",
+        (json_int_t)rows->seed, "metric", row->name, "unit", row->unit, "n", (json_int_t)row->n,
+        "p50", row->p50, "p99", row->p99);
     if (object && row->bar.kind != RADIX_BAR_NONE) {
         json_object_set_new(object, "bar", json_real(row->bar.limit));
         json_object_set_new(object, "bar_is", json_string(kinds[row->bar.kind]));

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What `statecache-bench radix` found: rows, each with its bar if there is one. */
+/* What `statecache-bench radix` (and `spill`) found: rows, each with its bar if there is one. */
 #ifndef BENCH_RADIX_ROWS_H
 #define BENCH_RADIX_ROWS_H
 
@@ -20,7 +20,13 @@ struct radix_row {
     bool met;
 };
 
-struct radix_rows { struct radix_row *rows; size_t count, cap; bool json; uint64_t seed; };
+struct radix_rows {
+    const char *bench; /* NULL: radix */
+    struct radix_row *rows;
+    size_t count, cap;
+    bool json;
+    uint64_t seed;
+};
 
 /* Values measured one by one. */
 struct radix_samples { double *values; size_t count, cap; };

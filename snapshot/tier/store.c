@@ -247,6 +247,7 @@ static sc_status remark(struct sc_store *store)
 static sc_status load(struct sc_store *store)
 {
     struct scan scan = {NULL, 0, 0};
+    db_read_ahead(store);
     sc_status status = scan_all(store, &scan);
     uint32_t bad_count = scan.bad_count;
     if (status == SC_OK) status = drop_orphans(store, &scan);

@@ -6,12 +6,14 @@
  * reader of a killed process is ever in the way. The map is sized at open and never again, so that
  * no transaction can be open while it moves. */
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "store_internal.h"
+#include "tier/host_store.h"
 
 #define FORMAT_MAGIC UINT32_C(0x54534353) /* "SCST" */
 enum { READERS_MAX = 1022, MAP_FULL_PERCENT = 80 };
@@ -396,6 +398,20 @@ sc_status db_open(struct sc_store *store)
     space_close(store);
     db_close(store);
     return status;
+}
+
+void db_read_ahead(struct sc_store *store)
+{
+    enum { STEP_BYTES = 128 << 10 }; /* more at once than its window the kernel ignores */
+    struct stat stat_now;
+    uint64_t free_bytes = 0;
+    int fd = -1;
+    if (mdb_env_get_fd(store->env, &fd) != 0 || fstat(fd, &stat_now) != 0) return;
+    if (sc_host_limit(NULL, 0, 1, &free_bytes) != SC_OK) return;
+    if ((uint64_t)stat_now.st_size > free_bytes / 2) return;
+    for (off_t at = 0; at < stat_now.st_size; at += STEP_BYTES) {
+        (void)posix_fadvise(fd, at, STEP_BYTES, POSIX_FADV_WILLNEED);
+    }
 }
 
 void db_close(struct sc_store *store)

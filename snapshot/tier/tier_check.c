@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The check of a payload, XXH3-128, piece by piece: so that it is computed while others are on their
- * way to or from the disk. */
+/* The check of a payload, XXH3-128, piece by piece: so that it is computed while others are on
+ * their way to or from the disk. */
 #define XXH_INLINE_ALL 1
 #include <xxhash.h>
 
