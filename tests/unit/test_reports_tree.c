@@ -2,10 +2,12 @@
 /* Field reports that belong to the prefix tree: matches, locks, splits, eviction, keys, depth.
  * docs/field-reports.md is the table; report_N is entry N there. */
 #include <pthread.h>
+#include <unistd.h>
 
 #include "base/clock.h"
 #include "base/prng.h"
 #include "radix_internal.h"
+#include "support/fail_alloc.h"
 #include "support/test_scale.h"
 #include "test_radix.h"
 
@@ -453,6 +455,127 @@ START_TEST(report_140__inserts_in_pieces_store_the_piece_alone)
 }
 END_TEST
 
+/* ---- M: memory ---- */
+
+/* One call after the other with its n-th allocation failing: nothing has changed. */
+static void insert_failing(struct tr *t, struct fail_alloc *fa, const int32_t *key, uint32_t len,
+    const struct sc_radix_run *runs, uint32_t run_count, uint64_t *failures)
+{
+    char *before = tr_dump(t);
+    for (uint64_t n = 1;; n++) {
+        fail_alloc_arm(fa, n);
+        sc_status status = tr_insert_runs(t, key, len, runs, run_count, NULL, 0);
+        if (!fail_alloc_disarm(fa)) {
+            ck_assert_int_eq(status, SC_OK);
+            break;
+        }
+        ck_assert_int_eq(status, SC_ERR_NO_MEMORY);
+        VERIFY(t);
+        char *after = tr_dump(t);
+        ck_assert_str_eq(before, after);
+        free(after);
+        (*failures)++;
+    }
+    VERIFY(t);
+    free(before);
+}
+
+/* As reported: a stack of parents that is deeper than 32, and edges that grow when what is between
+ * them goes. */
+START_TEST(report_124__a_deep_chain_survives_each_failing_allocation)
+{
+    enum { DEPTH = 300, EDGE = 50, N = DEPTH * EDGE };
+    static int32_t key[N], branch[N];
+    static struct sc_radix_run runs[DEPTH];
+    struct fail_alloc fa;
+    uint64_t failures = 0;
+    fail_alloc_init(&fa);
+    BEGIN(.allocator = &fa.allocator);
+    tr_fill(key, N, 1);
+    for (uint32_t i = 0; i < DEPTH; i++) runs[i] = (struct sc_radix_run){i * EDGE, i};
+    insert_failing(t, &fa, key, N, runs, DEPTH, &failures);
+    ck_assert_uint_ge(tr_stats(t).node_count, DEPTH);
+    for (uint32_t i = 1; i < 12; i++) { /* leaves an edge in its middle, ever deeper */
+        uint32_t at = i * N / 12 + EDGE / 2;
+        memcpy(branch, key, at * sizeof *key);
+        for (uint32_t k = at; k < N; k++) branch[k] = (int32_t)(N * i + k);
+        insert_failing(t, &fa, branch, at + 40, runs, at / EDGE + 1, &failures);
+    }
+    ck_assert_uint_gt(failures, 6);
+    uint64_t total = tr_stats(t).token_count;
+    while (tr_stats(t).token_count > total / 3) {
+        uint64_t tokens = 0;
+        uint32_t snapshots = 0;
+        fail_alloc_arm(&fa, 1); /* what removes needs no memory */
+        ck_assert_int_eq(sc_radix_evict_kv(t->radix, 700, &t->sink, &tokens, &snapshots), SC_OK);
+        ck_assert(!fail_alloc_disarm(&fa));
+        ck_assert_uint_gt(tokens, 0);
+        VERIFY(t);
+    }
+    insert_failing(t, &fa, key, N, runs, DEPTH, &failures);
+    ck_assert_int_eq(sc_radix_space_remove(t->radix, t->space, &t->sink), SC_OK);
+    END;
+    ck_assert_uint_eq(fail_alloc_live_blocks(&fa), 0);
+}
+END_TEST
+
+static uint64_t resident_bytes(void)
+{
+    unsigned long long all = 0, resident = 0;
+    FILE *file = fopen("/proc/self/statm", "r");
+    ck_assert_ptr_nonnull(file);
+    ck_assert_int_eq(fscanf(file, "%llu %llu", &all, &resident), 2);
+    (void)fclose(file);
+    return resident * (uint64_t)sysconf(_SC_PAGESIZE);
+}
+
+/* Inserts so many nodes, notes what the process holds, evicts all. */
+static uint64_t burst(struct tr *t, uint64_t nodes)
+{
+    enum { LEN = 1000 };
+    static struct sc_radix_run runs[LEN];
+    int32_t key[LEN];
+    for (uint32_t i = 0; i < LEN; i++) runs[i] = (struct sc_radix_run){i, i};
+    for (uint32_t i = 0; i < nodes / LEN; i++) {
+        tr_fill(key, LEN, (int32_t)(i * LEN));
+        ck_assert_int_eq(tr_insert_runs(t, key, LEN, runs, LEN, NULL, 0), SC_OK);
+    }
+    ck_assert_uint_ge(tr_stats(t).node_count, nodes);
+    uint64_t peak = resident_bytes();
+    ck_assert_uint_eq(tr_evict_kv(t, UINT64_MAX, NULL), nodes);
+    ck_assert_int_eq(sc_radix_trim(t->radix, UINT64_MAX, NULL), SC_OK);
+    sc_radix_purge(t->radix);
+    t->kv_count = 0;
+    return peak;
+}
+
+/* A million nodes, all evicted: their memory goes back, but for what the allocator wrote down about
+ * it; a second burst leaves nothing more. */
+START_TEST(report_125__memory_goes_back_after_a_burst)
+{
+    uint64_t nodes = test_scaled(1000000, 100000);
+    BEGIN();
+    t->kv_cap = (uint32_t)nodes; /* the test's own list of ids is not measured */
+    t->kv = malloc(nodes * sizeof *t->kv);
+    memset(t->kv, 0, nodes * sizeof *t->kv);
+    (void)burst(t, nodes / 20); /* what any use takes */
+    uint64_t start = resident_bytes(), peak = burst(t, nodes), end = resident_bytes();
+    (void)burst(t, nodes);
+    uint64_t again = resident_bytes();
+    ck_assert_uint_gt(peak - start, nodes * 32);
+#ifndef SC_PLAIN_MALLOC /* sanitizers keep what was freed for a while */
+    ck_assert_msg(end - start < (peak - start) / 20 && again < end * 13 / 10,
+        "%llu bytes before, %llu at the peak, %llu after, %llu after the second",
+        (unsigned long long)start, (unsigned long long)peak, (unsigned long long)end,
+        (unsigned long long)again);
+#else
+    ck_assert_uint_gt(end + again, 0);
+#endif
+    ck_assert_uint_lt(tr_stats(t).bytes, nodes);
+    END;
+}
+END_TEST
+
 #define ADD(name) tcase_add_test(tc, name)
 
 int main(void)
@@ -472,6 +595,8 @@ int main(void)
     ADD(report_63__a_match_inside_a_node_is_not_evicted_first);
     ADD(report_64__evicting_n_is_not_evicting_all);
     ADD(report_69__eviction_does_not_look_at_what_is_locked);
+    ADD(report_124__a_deep_chain_survives_each_failing_allocation);
+    ADD(report_125__memory_goes_back_after_a_burst);
     ADD(report_129__equal_ends_are_not_equal_keys);
     ADD(report_130__equal_hashes_do_not_answer_for_each_other);
     ADD(report_139__a_million_nodes_deep_on_a_small_stack);
