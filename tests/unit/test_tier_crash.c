@@ -12,20 +12,9 @@
 
 #include "support/test_scale.h"
 #include "tier_sequences.h"
+#include "tier_suite.h"
 
 enum { THREADS = 6, IN_FLIGHT = 3, KILLS = 100 };
-
-static char folder[200];
-
-static void make(void)
-{
-    tier_folder_make(folder, sizeof folder, true);
-}
-
-static void clean(void)
-{
-    tier_folder_remove(folder);
-}
 
 struct child {
     struct sc_store *store;
@@ -237,20 +226,7 @@ START_TEST(crash__the_check_finds_a_wrong_payload)
 }
 END_TEST
 
-static Suite *crash_suite(void)
-{
-    Suite *suite = suite_create("tier/crash");
-    TCase *tcase = tcase_create("crash");
-    tcase_set_timeout(tcase, 3600);
-    tcase_add_checked_fixture(tcase, make, clean);
-    tcase_add_test(tcase, report_111__killed_while_storing);
-    tcase_add_test(tcase, crash__killed_while_storing_evicting_reading);
-    tcase_add_test(tcase, crash__the_check_finds_a_wrong_payload);
-    suite_add_tcase(suite, tcase);
-    return suite;
-}
-
-int main(void)
-{
-    return tier_main(crash_suite());
-}
+TIER_MAIN("tier/crash", 3600,
+    {report_111__killed_while_storing, 0},
+    {crash__killed_while_storing_evicting_reading, 0},
+    {crash__the_check_finds_a_wrong_payload, 0})

@@ -3,19 +3,7 @@
  * and afterwards exactly those records are there that were said to be, bit for bit. */
 #include <lmdb.h>
 
-#include "tier_fixture.h"
-
-static char folder[200];
-
-static void make(void)
-{
-    tier_folder_make(folder, sizeof folder, true);
-}
-
-static void clean(void)
-{
-    tier_folder_remove(folder);
-}
+#include "tier_suite.h"
 
 enum { RECORDS = 4, BYTES = 40000 };
 
@@ -274,23 +262,10 @@ START_TEST(read__an_error_of_the_disk_is_a_miss)
 }
 END_TEST
 
-static Suite *faults_suite(void)
-{
-    Suite *suite = suite_create("tier/faults");
-    TCase *tcase = tcase_create("faults");
-    tcase_set_timeout(tcase, 300);
-    tcase_add_checked_fixture(tcase, make, clean);
-    tcase_add_loop_test(tcase, faults__every_call_failing_once, 0, CODES);
-    tcase_add_loop_test(tcase, faults__every_call_of_the_ring_failing_once, 0, CODES);
-    tcase_add_loop_test(tcase, faults__every_allocation_failing_once, 0, 2);
-    tcase_add_test(tcase, report_99__a_failed_store_is_no_record);
-    tcase_add_loop_test(tcase, report_102__failed_writes_give_their_blocks_back, 0, 2);
-    tcase_add_loop_test(tcase, read__an_error_of_the_disk_is_a_miss, 0, 2);
-    suite_add_tcase(suite, tcase);
-    return suite;
-}
-
-int main(void)
-{
-    return tier_main(faults_suite());
-}
+TIER_MAIN("tier/faults", 300,
+    {faults__every_call_failing_once, CODES},
+    {faults__every_call_of_the_ring_failing_once, CODES},
+    {faults__every_allocation_failing_once, 2},
+    {report_99__a_failed_store_is_no_record, 0},
+    {report_102__failed_writes_give_their_blocks_back, 2},
+    {read__an_error_of_the_disk_is_a_miss, 2})

@@ -62,6 +62,23 @@ START_TEST(host__entries_come_back_and_the_oldest_go)
 }
 END_TEST
 
+START_TEST(report_64__a_host_tier_evicts_no_more_than_it_needs)
+{
+    struct sc_host_store *store = host(100, 1000);
+    for (uint64_t i = 0; i < 100; i++) ck_assert_int_eq(put(store, i, 4096, 0), SC_OK);
+    for (uint64_t n = 1, evicted = 0; n <= 8; n++) { /* n blocks: the n oldest */
+        ck_assert_int_eq(put(store, 1000 + n, n * 4096, 0), SC_OK);
+        evicted += n;
+        ck_assert_uint_eq(stats(store).evicted_count, evicted);
+        ck_assert_uint_eq(stats(store).entry_count, 100 - evicted + n);
+        for (uint64_t i = 0; i < 100; i++) {
+            ck_assert_int_eq(sc_host_store_has(store, i), i >= evicted);
+        }
+    }
+    sc_host_store_destroy(store);
+}
+END_TEST
+
 START_TEST(host__what_is_worth_more_stays)
 {
     struct sc_host_store *store = host(4, 100);
@@ -390,6 +407,7 @@ static Suite *host_suite(void)
     TCase *tcase = tcase_create("host");
     tcase_set_timeout(tcase, 120);
     tcase_add_test(tcase, host__entries_come_back_and_the_oldest_go);
+    tcase_add_test(tcase, report_64__a_host_tier_evicts_no_more_than_it_needs);
     tcase_add_test(tcase, host__what_is_worth_more_stays);
     tcase_add_test(tcase, report_96__a_source_stays_until_its_copy_is_done);
     tcase_add_test(tcase, report_110__a_pin_is_given_back_once);

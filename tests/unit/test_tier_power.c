@@ -10,22 +10,11 @@
 #include "support/test_scale.h"
 #include "tier_power.h"
 #include "tier_sequences.h"
+#include "tier_suite.h"
 
 enum { CUTS = 100, CUTS_A_RUN = 25, WORKERS = 3, TURNS = 16, FACTS_MAX = 1024, KEPT = 100 };
 
-static char folder[200], image[200];
-
-static void make(void)
-{
-    tier_folder_make(folder, sizeof folder, true);
-    tier_folder_make(image, sizeof image, true);
-}
-
-static void clean(void)
-{
-    tier_folder_remove(folder);
-    tier_folder_remove(image);
-}
+static char image[200];
 
 /* ---- what is known about records ---- */
 
@@ -246,6 +235,18 @@ static const char *one_cut(const struct run *run, uint64_t cut, uint64_t seed, u
     return fault;
 }
 
+static struct run *run_create(void)
+{
+    tier_folder_make(image, sizeof image, true);
+    return calloc(1, sizeof(struct run));
+}
+
+static void run_destroy(struct run *run)
+{
+    tier_folder_remove(image);
+    free(run);
+}
+
 /* Some cuts are early, where the store is made. */
 static uint64_t cut_of(uint64_t seed)
 {
@@ -269,7 +270,7 @@ static bool is_noticed(const struct run *run, uint64_t cut, uint64_t seed)
 
 START_TEST(power__any_cut_leaves_a_store_with_what_was_acknowledged)
 {
-    struct run *run = calloc(1, sizeof *run);
+    struct run *run = run_create();
     uint64_t cuts = test_scaled(CUTS, 20), acked = 0;
     struct power_count all = {0};
     for (uint64_t i = 0; i < cuts; i++) {
@@ -297,7 +298,7 @@ START_TEST(power__any_cut_leaves_a_store_with_what_was_acknowledged)
     ck_assert_uint_gt(all.dsync_writes, 20);
     ck_assert_uint_gt(all.syncs, all.dsync_writes);
     ck_assert_uint_gt(acked, cuts);
-    free(run);
+    run_destroy(run);
 }
 END_TEST
 
@@ -305,7 +306,7 @@ END_TEST
 START_TEST(power__a_missing_sync_is_noticed)
 {
     static const char *const missing[2] = {"extent-", "data.mdb"};
-    struct run *run = calloc(1, sizeof *run);
+    struct run *run = run_create();
     uint64_t noticed = 0, i = 0;
     power_hide_syncs(missing[_i]);
     for (; i < 100 && noticed == 0; i++) {
@@ -316,23 +317,10 @@ START_TEST(power__a_missing_sync_is_noticed)
     (void)printf("without syncs of %s*: noticed by cut %llu\n", missing[_i],
         (unsigned long long)i);
     ck_assert_uint_eq(noticed, 1);
-    free(run);
+    run_destroy(run);
 }
 END_TEST
 
-static Suite *power_suite(void)
-{
-    Suite *suite = suite_create("tier/power");
-    TCase *tcase = tcase_create("power");
-    tcase_set_timeout(tcase, 3600);
-    tcase_add_checked_fixture(tcase, make, clean);
-    tcase_add_test(tcase, power__any_cut_leaves_a_store_with_what_was_acknowledged);
-    tcase_add_loop_test(tcase, power__a_missing_sync_is_noticed, 0, 2);
-    suite_add_tcase(suite, tcase);
-    return suite;
-}
-
-int main(void)
-{
-    return tier_main(power_suite());
-}
+TIER_MAIN("tier/power", 3600,
+    {power__any_cut_leaves_a_store_with_what_was_acknowledged, 0},
+    {power__a_missing_sync_is_noticed, 2})

@@ -1,22 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Budgets, eviction, full disks and maps: "not stored" is an answer, and nothing is lost by it. */
 #include <math.h>
+#include <pthread.h>
 #include <signal.h>
 #include <sys/mount.h>
 #include <sys/wait.h>
 
-#include "tier_fixture.h"
+#include "tier_suite.h"
 
-static char folder[200];
-
-static void make(void)
+/* A small record of so many tokens. */
+static sc_status put_keyed(struct sc_store *store, uint32_t sequence, uint32_t token_count,
+    double value)
 {
-    tier_folder_make(folder, sizeof folder, true);
-}
-
-static void clean(void)
-{
-    tier_folder_remove(folder);
+    struct tier_key key;
+    tier_key_init(&key, sequence, token_count);
+    struct sc_store_record record = tier_record(&key);
+    record.value = value;
+    return tier_put_record(store, &record, 50, 0, sequence, 0);
 }
 
 static sc_status put_valued(struct sc_store *store, uint32_t sequence, uint64_t bytes, double value)
@@ -236,6 +236,65 @@ START_TEST(room__a_key_too_large_for_the_map_is_not_stored)
 }
 END_TEST
 
+/* Report 121: a map has the size that it was opened with, for all of its life; another size is for
+ * the next open, and nothing is lost by it. */
+struct growing { struct sc_store *store; _Atomic bool over; };
+
+static void *find_for_ever(void *arg)
+{
+    struct growing *growing = arg;
+    while (!atomic_load(&growing->over)) {
+        enum sc_store_reason reason = tier_reason(growing->store, 1, 64);
+        if (reason != SC_STORE_HIT) return arg;
+    }
+    return NULL;
+}
+
+START_TEST(report_121__a_map_grows_between_two_lives)
+{
+    struct growing growing = {NULL, false};
+    struct sc_store_options options = tier_options(folder);
+    uint64_t records = 0;
+    options.bytes_max = 256 << 20;
+    for (uint32_t life = 0; life < 3; life++) {
+        pthread_t reader;
+        void *wrong = NULL;
+        options.map_bytes = (256 << 10) << (2 * life);
+        growing.store = tier_open(&options);
+        ck_assert_uint_eq(tier_stats(growing.store).map_bytes, options.map_bytes);
+        ck_assert_uint_eq(tier_stats(growing.store).record_count, records);
+        ck_assert_uint_eq(tier_verify(growing.store), records);
+        ck_assert_int_eq(put_valued(growing.store, 7000 + life, 50, 9), SC_OK);
+        if (life == 0) ck_assert_int_eq(put_keyed(growing.store, 1, 64, 9), SC_OK);
+        atomic_store(&growing.over, false);
+        ck_assert_int_eq(pthread_create(&reader, NULL, find_for_ever, &growing), 0);
+        pid_t child = fork(); /* another process may not grow it meanwhile */
+        if (child == 0) {
+            struct sc_store *other = NULL;
+            struct sc_store_options larger = options;
+            larger.map_bytes *= 2;
+            _exit(sc_store_open(&larger, &other) == SC_ERR_BUSY ? 0 : 1);
+        }
+        int code = 1;
+        ck_assert_int_eq(waitpid(child, &code, 0), child);
+        ck_assert_int_eq(code, 0);
+        for (uint32_t i = 0; tier_stats(growing.store).evicted_count == 0; i++) { /* full */
+            ck_assert_int_eq(put_keyed(growing.store, 100000 * (life + 1) + i, 64, 0), SC_OK);
+        }
+        atomic_store(&growing.over, true);
+        ck_assert_int_eq(pthread_join(reader, &wrong), 0);
+        ck_assert_ptr_null(wrong);
+        ck_assert_uint_gt(tier_stats(growing.store).record_count, records * 2);
+        records = tier_stats(growing.store).record_count;
+        sc_store_close(growing.store);
+    }
+    options.map_bytes = 64 << 10; /* too small for what is there: as large as that */
+    struct sc_store *store = tier_open(&options);
+    ck_assert_uint_eq(tier_verify(store), records);
+    sc_store_close(store);
+}
+END_TEST
+
 /* Report 122: killed readers leave nothing that a later open trips over. */
 START_TEST(report_122__killed_readers_leave_no_trace)
 {
@@ -353,28 +412,16 @@ START_TEST(gc__gives_files_back)
 }
 END_TEST
 
-static Suite *room_suite(void)
-{
-    Suite *suite = suite_create("tier/room");
-    TCase *tcase = tcase_create("room");
-    tcase_set_timeout(tcase, 120);
-    tcase_add_checked_fixture(tcase, make, clean);
-    tcase_add_test(tcase, room__the_least_recently_used_goes_first);
-    tcase_add_test(tcase, room__what_is_worth_more_is_not_evicted_for_less);
-    tcase_add_test(tcase, room__bytes_written_in_a_day_are_limited);
-    tcase_add_test(tcase, room__a_payload_lies_in_pieces_when_it_must);
-    tcase_add_test(tcase, report_114__a_record_stays_while_it_is_read);
-    tcase_add_test(tcase, report_120__a_full_map_evicts_and_goes_on);
-    tcase_add_test(tcase, room__a_key_too_large_for_the_map_is_not_stored);
-    tcase_add_test(tcase, report_122__killed_readers_leave_no_trace);
-    tcase_add_test(tcase, report_109__a_full_disk_is_an_answer);
-    tcase_add_test(tcase, room__no_room_for_the_first_file);
-    tcase_add_test(tcase, gc__gives_files_back);
-    suite_add_tcase(suite, tcase);
-    return suite;
-}
-
-int main(void)
-{
-    return tier_main(room_suite());
-}
+TIER_MAIN("tier/room", 120,
+    {room__the_least_recently_used_goes_first, 0},
+    {room__what_is_worth_more_is_not_evicted_for_less, 0},
+    {room__bytes_written_in_a_day_are_limited, 0},
+    {room__a_payload_lies_in_pieces_when_it_must, 0},
+    {report_114__a_record_stays_while_it_is_read, 0},
+    {report_120__a_full_map_evicts_and_goes_on, 0},
+    {room__a_key_too_large_for_the_map_is_not_stored, 0},
+    {report_121__a_map_grows_between_two_lives, 0},
+    {report_122__killed_readers_leave_no_trace, 0},
+    {report_109__a_full_disk_is_an_answer, 0},
+    {room__no_room_for_the_first_file, 0},
+    {gc__gives_files_back, 0})

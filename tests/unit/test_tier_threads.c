@@ -3,7 +3,7 @@
 #include <pthread.h>
 
 #include "support/test_scale.h"
-#include "tier_fixture.h"
+#include "tier_suite.h"
 
 enum { WRITERS = 3, READERS = 3, KEYS = 40 };
 
@@ -91,9 +91,7 @@ static void run(struct sc_store *store, uint64_t turns, struct shared *shared)
 /* Reports 107 and 108: readers in a loop beside writers, under pressure of the budget. */
 START_TEST(report_107__readers_see_a_whole_record_or_none)
 {
-    char folder[200];
     struct shared shared;
-    tier_folder_make(folder, sizeof folder, true);
     struct sc_store_options options = tier_options(folder);
     options.uring = _i & 1 ? SC_STORE_AUTO : SC_STORE_OFF;
     options.bytes_max = _i & 2 ? 8 << 20 : 300000; /* all fit, or a third */
@@ -108,7 +106,6 @@ START_TEST(report_107__readers_see_a_whole_record_or_none)
     store = tier_open(&options);
     (void)tier_verify(store);
     sc_store_close(store);
-    tier_folder_remove(folder);
 }
 END_TEST
 
@@ -190,10 +187,8 @@ static bool let_go_when_stalled(struct held *held)
 /* A full map whose pages a reader holds: writers wait for it, and nothing is refused or evicted. */
 START_TEST(map__writers_wait_for_a_reader_that_holds_its_pages)
 {
-    char folder[200];
     struct held held = {.faults = {hold_up, &held}, .hold = true};
     pthread_t reader, writer;
-    tier_folder_make(folder, sizeof folder, true);
     struct sc_store_options options = tier_options(folder);
     options.map_bytes = 256 << 10;
     options.faults = &held.faults;
@@ -214,22 +209,9 @@ START_TEST(map__writers_wait_for_a_reader_that_holds_its_pages)
     ck_assert_uint_eq(stats.refused_map, 0);
     ck_assert_uint_eq(tier_verify(held.store), _i ? 0 : HELD_KEYS);
     sc_store_close(held.store);
-    tier_folder_remove(folder);
 }
 END_TEST
 
-static Suite *threads_suite(void)
-{
-    Suite *suite = suite_create("tier/threads");
-    TCase *tcase = tcase_create("threads");
-    tcase_set_timeout(tcase, 600);
-    tcase_add_loop_test(tcase, report_107__readers_see_a_whole_record_or_none, 0, 4);
-    tcase_add_loop_test(tcase, map__writers_wait_for_a_reader_that_holds_its_pages, 0, 2);
-    suite_add_tcase(suite, tcase);
-    return suite;
-}
-
-int main(void)
-{
-    return tier_main(threads_suite());
-}
+TIER_MAIN("tier/threads", 600,
+    {report_107__readers_see_a_whole_record_or_none, 4},
+    {map__writers_wait_for_a_reader_that_holds_its_pages, 2})

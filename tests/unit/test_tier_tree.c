@@ -1,19 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The tree of records: parents before children after any history, edges of what was dropped, KV
  * that starts behind a parent; and damage: every byte flipped, every cut, found. */
-#include "tier_fixture.h"
+#include <lmdb.h>
 
-static char folder[200];
-
-static void make(void)
-{
-    tier_folder_make(folder, sizeof folder, true);
-}
-
-static void clean(void)
-{
-    tier_folder_remove(folder);
-}
+#include "tier_suite.h"
 
 static sc_status put_kv(struct sc_store *store, uint32_t sequence, uint32_t token_count,
     uint32_t parent_len, uint64_t kv_bytes)
@@ -273,6 +263,69 @@ START_TEST(report_117__every_byte_of_a_node_is_checked)
 END_TEST
 
 /* Report 118 at this tier: each byte of a payload, and of the zeros behind it. */
+/* Writes a value of a table as no store would. */
+static void plant_node(uint32_t id, const uint8_t *bytes, size_t count)
+{
+    MDB_env *env = NULL;
+    MDB_txn *txn = NULL;
+    MDB_dbi nodes;
+    MDB_val key = {sizeof id, &id}, value = {count, (void *)(uintptr_t)bytes};
+    ck_assert_int_eq(mdb_env_create(&env), 0);
+    ck_assert_int_eq(mdb_env_set_maxdbs(env, 4), 0);
+    ck_assert_int_eq(mdb_env_open(env, folder, MDB_NOLOCK, 0600), 0);
+    ck_assert_int_eq(mdb_txn_begin(env, NULL, 0, &txn), 0);
+    ck_assert_int_eq(mdb_dbi_open(txn, "nodes", MDB_INTEGERKEY, &nodes), 0);
+    ck_assert_int_eq(mdb_put(txn, nodes, &key, &value, 0), 0);
+    ck_assert_int_eq(mdb_txn_commit(txn), 0);
+    mdb_env_close(env);
+}
+
+static uint8_t *take_node(uint32_t id, size_t *count_out)
+{
+    MDB_env *env = NULL;
+    MDB_txn *txn = NULL;
+    MDB_dbi nodes;
+    MDB_val key = {sizeof id, &id}, value;
+    ck_assert_int_eq(mdb_env_create(&env), 0);
+    ck_assert_int_eq(mdb_env_set_maxdbs(env, 4), 0);
+    ck_assert_int_eq(mdb_env_open(env, folder, MDB_NOLOCK | MDB_RDONLY, 0600), 0);
+    ck_assert_int_eq(mdb_txn_begin(env, NULL, MDB_RDONLY, &txn), 0);
+    ck_assert_int_eq(mdb_dbi_open(txn, "nodes", MDB_INTEGERKEY, &nodes), 0);
+    ck_assert_int_eq(mdb_get(txn, nodes, &key, &value), 0);
+    uint8_t *bytes = malloc(value.mv_size);
+    memcpy(bytes, value.mv_data, value.mv_size);
+    *count_out = value.mv_size;
+    mdb_txn_abort(txn);
+    mdb_env_close(env);
+    return bytes;
+}
+
+/* Cut, or with bytes behind its end: it is dropped, and the other stays. */
+START_TEST(node__every_length_but_its_own_is_refused)
+{
+    struct sc_store_options options = tier_options(folder);
+    size_t bytes = 0;
+    two_records(&options);
+    uint8_t *node = take_node(0, &bytes), *longer = calloc(1, bytes + 16);
+    memcpy(longer, node, bytes);
+    for (size_t count = 0; count < bytes + 16; count++) {
+        if (count == bytes) continue;
+        plant_node(0, longer, count);
+        struct sc_store *store = tier_open(&options);
+        ck_assert_uint_eq(tier_stats(store).reclaimed_count, 1);
+        ck_assert_int_eq(tier_reason(store, 1, 24), SC_STORE_ABSENT);
+        tier_expect(store, 2, 24, PAYLOAD);
+        sc_store_close(store);
+    }
+    plant_node(0, node, bytes); /* its keys went with the first that was damaged */
+    struct sc_store *store = tier_open(&options);
+    ck_assert_uint_eq(tier_stats(store).reclaimed_count, 0);
+    sc_store_close(store);
+    free(node);
+    free(longer);
+}
+END_TEST
+
 START_TEST(payload__every_byte_is_checked)
 {
     struct sc_store_options options = tier_options(folder);
@@ -329,7 +382,7 @@ START_TEST(open__files_cut_anywhere_are_noticed)
     two_records(&options);
     uint8_t *data = file_read("data.mdb", &bytes);
     uint8_t *extent = file_read("extent-00000.dat", &extent_bytes);
-    for (size_t cut = 0; cut < bytes; cut += 509) {
+    for (size_t cut = 0; cut < bytes; cut += 61) {
         struct sc_store *store = NULL;
         file_write("data.mdb", data, cut);
         sc_status status = sc_store_open(&options, &store);
@@ -338,7 +391,7 @@ START_TEST(open__files_cut_anywhere_are_noticed)
             sc_status_name(status));
     }
     file_write("data.mdb", data, bytes);
-    for (size_t cut = 0; cut < 8192; cut += 509) {
+    for (size_t cut = 0; cut < 8192; cut += cut < PAYLOAD + 8 ? 1 : 61) {
         enum sc_store_reason reason;
         bool same = false;
         file_write("extent-00000.dat", extent, cut);
@@ -387,26 +440,14 @@ START_TEST(report_116__another_version_is_refused_with_both_numbers)
 }
 END_TEST
 
-static Suite *tree_suite(void)
-{
-    Suite *suite = suite_create("tier/tree");
-    TCase *tcase = tcase_create("tree");
-    tcase_set_timeout(tcase, 120);
-    tcase_add_checked_fixture(tcase, make, clean);
-    tcase_add_loop_test(tcase, report_119__the_tree_comes_back_parents_first, 0, 4);
-    tcase_add_test(tcase, tree__a_record_with_kv_needs_those_before);
-    tcase_add_test(tcase, tree__a_parent_is_not_evicted_before_its_children);
-    tcase_add_test(tcase, tree__the_key_of_a_record_comes_back_with_its_marks);
-    tcase_add_test(tcase, report_117__every_byte_of_a_node_is_checked);
-    tcase_add_test(tcase, payload__every_byte_is_checked);
-    tcase_add_test(tcase, payload__what_is_damaged_can_be_stored_again);
-    tcase_add_test(tcase, open__files_cut_anywhere_are_noticed);
-    tcase_add_test(tcase, report_116__another_version_is_refused_with_both_numbers);
-    suite_add_tcase(suite, tcase);
-    return suite;
-}
-
-int main(void)
-{
-    return tier_main(tree_suite());
-}
+TIER_MAIN("tier/tree", 120,
+    {report_119__the_tree_comes_back_parents_first, 4},
+    {tree__a_record_with_kv_needs_those_before, 0},
+    {tree__a_parent_is_not_evicted_before_its_children, 0},
+    {tree__the_key_of_a_record_comes_back_with_its_marks, 0},
+    {report_117__every_byte_of_a_node_is_checked, 0},
+    {node__every_length_but_its_own_is_refused, 0},
+    {payload__every_byte_is_checked, 0},
+    {payload__what_is_damaged_can_be_stored_again, 0},
+    {open__files_cut_anywhere_are_noticed, 0},
+    {report_116__another_version_is_refused_with_both_numbers, 0})

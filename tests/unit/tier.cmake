@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-foreach(name store room faults crash threads pack host tree)
+foreach(name store keys room faults crash threads pack host tree)
     sc_test(NAME test_tier_${name} LABELS unit LAYERS base kernels pool snapshot tier
         SOURCES test_tier_${name}.c)
 endforeach()
