@@ -321,6 +321,99 @@ START_TEST(power__a_missing_sync_is_noticed)
 }
 END_TEST
 
+/* ---- calls that fail ---- */
+
+enum { FAILING = 6 };
+
+struct failing { struct tier_sequence what[FAILING]; bool acked[FAILING], gone[FAILING]; };
+
+static void check_status(sc_status status)
+{
+    bool allowed = status == SC_OK || status == SC_ERR_IO || status == SC_ERR_LIMIT ||
+        status == SC_ERR_CORRUPT || status == SC_ERR_NOT_FOUND || status == SC_ERR_UNSUPPORTED ||
+        status == SC_ERR_BUSY;
+    ck_assert_msg(allowed, "%s: %s", sc_status_name(status), sc_last_error()->text);
+}
+
+static void put_failing(struct sc_store *store, struct failing *failing, uint32_t at)
+{
+    sc_status status = tier_sequence_put(store, &failing->what[at]);
+    check_status(status);
+    failing->acked[at] = status == SC_OK;
+}
+
+/* Two lives: stores, a child, a replacement, a drop, gc, reads. */
+static void fail_scenario(const struct sc_store_options *options, struct failing *failing)
+{
+    struct sc_store *store = NULL;
+    struct sc_store_info info;
+    struct sc_store_gc gc;
+    for (uint32_t i = 0; i < FAILING; i++) {
+        failing->what[i] = (struct tier_sequence){.sequence = i, .token_count = 20};
+    }
+    failing->what[1] = (struct tier_sequence){.token_count = 40, .parent_len = 20, .kv = true};
+    failing->what[4] = failing->what[3];
+    failing->what[4].version = 1;
+    sc_status status = sc_store_open(options, &store);
+    check_status(status);
+    if (status == SC_OK) {
+        for (uint32_t i = 0; i < 4; i++) put_failing(store, failing, i);
+        failing->gone[3] = true;
+        put_failing(store, failing, 4);
+        failing->gone[2] = true;
+        if (tier_sequence_is_there(store, &failing->what[2], &info)) {
+            check_status(sc_store_drop(store, info.id));
+        }
+        check_status(sc_store_gc(store, &gc));
+        sc_store_close(store);
+    }
+    status = sc_store_open(options, &store);
+    check_status(status);
+    if (status != SC_OK) return;
+    put_failing(store, failing, 5);
+    struct sc_store_verify_result result;
+    check_status(sc_store_verify(store, true, NULL, NULL, &result));
+    sc_store_close(store);
+}
+
+/* Each write, sync, size, name and read, LMDB's own among them: an answer, and afterwards what was
+ * acknowledged is there and all is whole. */
+START_TEST(power__every_call_of_lmdb_and_ours_failing_once)
+{
+    static const int codes[3] = {EIO, ENOSPC, POWER_SHORT};
+    struct fail_alloc fa;
+    struct sc_store_options options = tier_options(folder);
+    uint64_t n = 1;
+    fail_alloc_init(&fa);
+    options.allocator = &fa.allocator;
+    options.uring = options.direct = SC_STORE_OFF;
+    for (bool failed = true; failed; n++) {
+        struct failing failing;
+        uint64_t records = 0;
+        memset(&failing, 0, sizeof failing);
+        tier_folder_empty(folder);
+        power_start(folder);
+        (void)power_fail(n, codes[_i]);
+        fail_scenario(&options, &failing);
+        failed = power_fail(0, 0);
+        power_stop();
+        ck_assert_uint_eq(fail_alloc_live_blocks(&fa), 0);
+        struct sc_store *store = tier_open(&options);
+        const char *fault = tier_sequences_check(store, &records);
+        ck_assert_msg(!fault, "call %llu: %s", (unsigned long long)n, fault);
+        for (uint32_t i = 0; i < FAILING; i++) {
+            if (!failing.acked[i] || failing.gone[i]) continue;
+            ck_assert_msg(tier_sequence_is_there(store, &failing.what[i], NULL),
+                "call %llu: record %u was acknowledged", (unsigned long long)n, i);
+        }
+        sc_store_close(store);
+    }
+    (void)printf("%llu calls failed with %d\n", (unsigned long long)n - 2, codes[_i]);
+    ck_assert_uint_gt(n, 80);
+}
+END_TEST
+
 TIER_MAIN("tier/power", 3600,
+    {power__every_call_of_lmdb_and_ours_failing_once, 3},
     {power__any_cut_leaves_a_store_with_what_was_acknowledged, 0},
     {power__a_missing_sync_is_noticed, 2})

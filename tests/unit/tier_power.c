@@ -56,6 +56,9 @@ static uint32_t event_count, event_cap;
 static struct file files[FILES_MAX];
 static int file_count;
 static struct ring rings[RINGS_MAX];
+static uint64_t calls, fail_at;
+static int fail_code;
+static bool has_failed;
 
 /* ---- recording ---- */
 
@@ -98,6 +101,23 @@ static bool is_folder(int fd)
         stat_now.st_ino == folder_ino;
 }
 
+/* The caller holds `lock`. What a call that is one of ours is to give instead: 0, an errno, or
+ * POWER_SHORT, which only `writes` know. */
+static int fault_of(bool ours, bool writes)
+{
+    if (!ours || !on || ++calls != fail_at) return 0;
+    has_failed = true;
+    return fail_code == POWER_SHORT && !writes ? EIO : fail_code;
+}
+
+static int fault_of_fd(int fd, bool writes)
+{
+    pthread_mutex_lock(&lock);
+    int code = fault_of(file_of(fd) >= 0 || is_folder(fd), writes);
+    pthread_mutex_unlock(&lock);
+    return code;
+}
+
 static const char *name_below(const char *path)
 {
     size_t count = strlen(folder_on);
@@ -126,10 +146,31 @@ static int record(enum kind kind, int file, uint64_t bytes)
     return (int)begin((struct event){.kind = kind, .file = file, .bytes = bytes});
 }
 
-/* ---- what is replaced: writes ---- */
+/* ---- what is replaced: reads and writes ---- */
+
+static int refuse(int code)
+{
+    errno = code;
+    return -1;
+}
+
+ssize_t pread(int fd, void *bytes, size_t count, off_t offset)
+{
+    int fault = fault_of_fd(fd, false);
+    if (fault) return refuse(fault);
+    return syscall(SYS_pread64, fd, bytes, count, offset);
+}
+
+ssize_t pread64(int fd, void *bytes, size_t count, off_t offset)
+{
+    return pread(fd, bytes, count, offset);
+}
 
 ssize_t pwrite(int fd, const void *bytes, size_t count, off_t offset)
 {
+    int fault = fault_of_fd(fd, true);
+    if (fault == POWER_SHORT) count = (count + 1) / 2;
+    if (fault && fault != POWER_SHORT) return refuse(fault);
     pthread_mutex_lock(&lock);
     int at = begin_write(fd, bytes, count, (uint64_t)offset);
     pthread_mutex_unlock(&lock);
@@ -149,6 +190,9 @@ ssize_t writev(int fd, const struct iovec *pieces, int count)
 {
     int at[1024];
     uint64_t all = 0;
+    int fault = fault_of_fd(fd, true);
+    if (fault == POWER_SHORT) count = (count + 1) / 2; /* LMDB gives two pieces or more */
+    if (fault && fault != POWER_SHORT) return refuse(fault);
     off_t offset = lseek(fd, 0, SEEK_CUR);
     pthread_mutex_lock(&lock);
     for (int i = 0; i < count; i++) {
@@ -167,6 +211,8 @@ ssize_t writev(int fd, const struct iovec *pieces, int count)
 
 int fallocate(int fd, int mode, off_t offset, off_t bytes)
 {
+    int fault = fault_of_fd(fd, false);
+    if (fault) return refuse(fault);
     pthread_mutex_lock(&lock);
     int at = record(SIZE, file_of(fd), (uint64_t)(offset + bytes));
     pthread_mutex_unlock(&lock);
@@ -179,6 +225,8 @@ int fallocate(int fd, int mode, off_t offset, off_t bytes)
 
 int ftruncate(int fd, off_t bytes)
 {
+    int fault = fault_of_fd(fd, false);
+    if (fault) return refuse(fault);
     pthread_mutex_lock(&lock);
     int at = record(SIZE, file_of(fd), (uint64_t)bytes);
     pthread_mutex_unlock(&lock);
@@ -195,6 +243,8 @@ static void reap(struct ring *ring);
 
 static int sync_by(long call, int fd)
 {
+    int fault = fault_of_fd(fd, false);
+    if (fault) return refuse(fault);
     pthread_mutex_lock(&lock);
     for (int i = 0; i < RINGS_MAX; i++) {
         if (rings[i].ring) reap(&rings[i]);
@@ -243,6 +293,11 @@ static void created(int fd, const char *name, uint32_t at)
 static int open_by(const char *path, int flags, mode_t mode)
 {
     pthread_mutex_lock(&lock);
+    int fault = fault_of(name_below(path) != NULL, false);
+    if (fault) {
+        pthread_mutex_unlock(&lock);
+        return refuse(fault);
+    }
     const char *name = flags & O_CREAT ? name_below(path) : NULL;
     bool is_new = name && access(path, F_OK) != 0;
     uint32_t at = is_new ? begin((struct event){.kind = CREATE, .file = -1}) : 0;
@@ -284,7 +339,11 @@ static int file_named(const char *name)
 int rename(const char *from, const char *to)
 {
     pthread_mutex_lock(&lock);
-    int file = file_named(name_below(from));
+    int file = file_named(name_below(from)), fault = fault_of(file >= 0, false);
+    if (fault) {
+        pthread_mutex_unlock(&lock);
+        return refuse(fault);
+    }
     int at = record(RENAME, file, 0);
     int rc = (int)syscall(SYS_rename, from, to);
     int code = errno;
@@ -302,7 +361,11 @@ int rename(const char *from, const char *to)
 int unlink(const char *path)
 {
     pthread_mutex_lock(&lock);
-    int file = file_named(name_below(path));
+    int file = file_named(name_below(path)), fault = fault_of(file >= 0, false);
+    if (fault) {
+        pthread_mutex_unlock(&lock);
+        return refuse(fault);
+    }
     int at = record(UNLINK, file, 0);
     int rc = (int)syscall(SYS_unlink, path);
     int code = errno;
@@ -445,6 +508,18 @@ uint64_t power_now(void)
 void power_hide_syncs(const char *prefix)
 {
     hidden = prefix;
+}
+
+bool power_fail(uint64_t at, int code)
+{
+    pthread_mutex_lock(&lock);
+    bool before = has_failed;
+    calls = 0;
+    fail_at = at;
+    fail_code = code;
+    has_failed = false;
+    pthread_mutex_unlock(&lock);
+    return before;
 }
 
 struct power_count power_counted(void)

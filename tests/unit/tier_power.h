@@ -23,6 +23,7 @@
 #ifndef TESTS_UNIT_TIER_POWER_H
 #define TESTS_UNIT_TIER_POWER_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "base/prng.h"
@@ -35,6 +36,12 @@ uint64_t power_now(void);
 /* Syncs of files whose names begin so are done, but not written down: what is left is the record of
  * a program that lacks them. NULL: none. */
 void power_hide_syncs(const char *prefix);
+
+/* Call `at` (from 1) of those on files and names below the folder does not happen and gives `code`;
+ * POWER_SHORT: a write moves half, any other call gives EIO. 0: none. Calls of liburing are passed
+ * over. True: the one that was set before has failed. */
+enum { POWER_SHORT = 1 << 20 };
+bool power_fail(uint64_t at, int code);
 
 struct power_count { uint64_t writes, ring_writes, dsync_writes, syncs, folder_syncs; };
 struct power_count power_counted(void);
