@@ -143,3 +143,32 @@ def by_chunks(q, k, v, g, beta, s0, chunk, position=0, scale=None, norm=True):
             s[hv] = s[hv] * np.exp(cum[-1]) + u.T @ (kc * np.exp(cum[-1] - cum))
             at = end
     return o, s
+
+
+# --------------------------------------------------------------------- selective state space
+
+def ssd(x, dt, a, b, c, s0, d=None):
+    """x [T, NH, P]; dt [T, NH] after softplus; a [NH] < 0; b, c [T, G, N]; S [NH, P, N]
+    -> y [T, NH, P], states after each token"""
+    y, states, s = np.zeros_like(x), np.zeros((len(x),) + s0.shape), s0.copy()
+    share = x.shape[1] // b.shape[1]
+    for t in range(len(x)):
+        for h in range(x.shape[1]):
+            s[h] = s[h] * np.exp(a[h] * dt[t, h]) + np.outer(dt[t, h] * x[t, h], b[t, h // share])
+            y[t, h] = s[h] @ c[t, h // share] + (0 if d is None else d[h] * x[t, h])
+        states[t] = s
+    return y, states
+
+
+def ssd_by_sum(x, dt, a, b, c, s0, d=None):
+    """The same unrolled: every output is a sum over all tokens before it. -> y, last state"""
+    share = x.shape[1] // b.shape[1]
+    cum = np.cumsum(a * dt, 0)                                              # [T, NH]
+    bh, ch = (np.repeat(z, share, 1) for z in (b, c))
+    pair = np.exp(np.minimum(cum[:, None] - cum[None], 0))                  # [i, j, NH]
+    pair *= np.tril(np.ones(pair.shape[:2]))[..., None]
+    y = np.einsum("ihn,jhn,ijh,jh,jhp->ihp", ch, bh, pair, dt, x, optimize=True)
+    y += np.exp(cum)[..., None] * np.einsum("hpn,ihn->ihp", s0, ch)
+    s = np.exp(cum[-1])[:, None, None] * s0
+    s += np.einsum("jh,jh,jhp,jhn->hpn", np.exp(cum[-1] - cum), dt, x, bh, optimize=True)
+    return y + (0 if d is None else d[:, None] * x), s
