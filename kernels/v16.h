@@ -55,8 +55,8 @@ SC_REF_INLINE void v32h_widen(v32h h, v16 *two)
 
 #ifdef __AVX512BF16__
 
-/* Rounds 32 lanes to nearest even, NaN too. The instruction takes denormals for zero, hence
- * `least`: it becomes the smallest magnitude of what came out so far, times two. */
+/* Rounds 32 lanes to nearest even, NaN too. The instruction takes denormals for zero: hence `least`
+ * becomes the smallest magnitude of what came out so far, times two. */
 SC_REF_INLINE v32h v32h_narrow(const v16 *two, v32h *least)
 {
     v32h h = (__m512i)_mm512_cvtne2ps_pbh(two[1], two[0]);

@@ -56,7 +56,7 @@ SC_REF_INLINE void read_plain(float *restrict read, float *restrict out, const u
 }
 
 #ifdef __AVX2__
-/* Two rows at a time: the bits of ref_dot(). */
+/* Two rows at a time: the bits of ref_dot(). 16-bit rows: nv is even. */
 SC_REF_INLINE void read_wide(float *restrict read, float *restrict out, const uint8_t *from,
     uint32_t rows, uint32_t nv, sc_dtype dtype, const float *wk, const float *wq)
 {
@@ -65,15 +65,16 @@ SC_REF_INLINE void read_wide(float *restrict read, float *restrict out, const ui
     for (; v + 2 <= rows; v += 2) {
         const uint8_t *at = from + v * row_bytes;
         v16 sums[4] = {v16_zero(), v16_zero(), v16_zero(), v16_zero()};
+        v16 s[2][NV_MAX];
         float dots[4];
         for (size_t line = 0; line < 2 * row_bytes; line += 64)
-            __builtin_prefetch(at + AHEAD_BYTES + line, 0);
+            __builtin_prefetch(at + FAR_BYTES + line, 0, 2);
+        UNROLL for (uint32_t j = 0; j < 2; j++) wide_load(at + j * row_bytes, dtype, nv, s[j]);
         UNROLL for (uint32_t i = 0; i < nv; i++) {
             v16 key = v16_load(wk + 16 * i), query = v16_load(wq + 16 * i);
             UNROLL for (uint32_t j = 0; j < 2; j++) {
-                v16 s = wide_load(at + j * row_bytes, dtype, 16 * i);
-                sums[j] = v16_add(sums[j], v16_mul(s, key));
-                sums[2 + j] = v16_add(sums[2 + j], v16_mul(s, query));
+                sums[j] = v16_add(sums[j], v16_mul(s[j][i], key));
+                sums[2 + j] = v16_add(sums[2 + j], v16_mul(s[j][i], query));
             }
         }
         v16_sums(sums, dots);
@@ -106,7 +107,7 @@ static void read_base(float *restrict read, float *restrict out, const struct jo
         read_wide(read, out, from, rows, 8, SC_DTYPE_BF16, wk, wq);
         return;
     }
-    if (k_dim % 16 == 0) {
+    if (k_dim % (f32 ? 16 : 32) == 0) {
         read_wide(read, out, from, rows, k_dim / 16, j->state->dtype, wk, wq);
         return;
     }
