@@ -56,7 +56,15 @@ SC_REF_INLINE void read_plain(float *restrict read, float *restrict out, const u
 }
 
 #ifdef __AVX2__
-/* Two rows at a time: the bits of ref_dot(). 16-bit rows: nv is even. */
+SC_REF_INLINE void wide_ahead(const uint8_t *at, size_t bytes)
+{
+    for (size_t line = 0; line < bytes; line += 64) {
+        __builtin_prefetch(at + FAR_BYTES + line, 0, 2);
+        __builtin_prefetch(at + NEAR_BYTES + line, 0, 3);
+    }
+}
+
+/* Two rows at a time: the bits of ref_dot(). */
 SC_REF_INLINE void read_wide(float *restrict read, float *restrict out, const uint8_t *from,
     uint32_t rows, uint32_t nv, sc_dtype dtype, const float *wk, const float *wq)
 {
@@ -65,10 +73,9 @@ SC_REF_INLINE void read_wide(float *restrict read, float *restrict out, const ui
     for (; v + 2 <= rows; v += 2) {
         const uint8_t *at = from + v * row_bytes;
         v16 sums[4] = {v16_zero(), v16_zero(), v16_zero(), v16_zero()};
-        v16 s[2][NV_MAX];
         float dots[4];
-        for (size_t line = 0; line < 2 * row_bytes; line += 64)
-            __builtin_prefetch(at + FAR_BYTES + line, 0, 2);
+        v16 s[2][NV_MAX];
+        wide_ahead(at, 2 * row_bytes);
         UNROLL for (uint32_t j = 0; j < 2; j++) wide_load(at + j * row_bytes, dtype, nv, s[j]);
         UNROLL for (uint32_t i = 0; i < nv; i++) {
             v16 key = v16_load(wk + 16 * i), query = v16_load(wq + 16 * i);
@@ -107,8 +114,12 @@ static void read_base(float *restrict read, float *restrict out, const struct jo
         read_wide(read, out, from, rows, 8, SC_DTYPE_BF16, wk, wq);
         return;
     }
-    if (k_dim % (f32 ? 16 : 32) == 0) {
-        read_wide(read, out, from, rows, k_dim / 16, j->state->dtype, wk, wq);
+    if (k_dim == 64) {
+        read_wide(read, out, from, rows, 4, j->state->dtype, wk, wq);
+        return;
+    }
+    if (k_dim == 256) {
+        read_wide(read, out, from, rows, 16, j->state->dtype, wk, wq);
         return;
     }
 #endif
@@ -231,15 +242,59 @@ SC_REF_INLINE void own_token(struct tokens *x, const struct job *j, uint32_t hv,
     decode_token(x, j->p, j->r, hv);
 }
 
+#ifdef __AVX2__
+/* Two rows (or the last one) from slot to slot, with all tokens in between. */
+SC_REF_INLINE void replay_rows(const struct wide_stream *w, uint32_t v, uint32_t n, uint32_t nv,
+    sc_dtype dtype, struct tokens *x)
+{
+    size_t row_bytes = (size_t)nv * 16 * (dtype == SC_DTYPE_F32 ? 4 : 2);
+    v16 s[2][NV_MAX];
+    if (w->from != NULL) {
+        wide_ahead(w->from + v * row_bytes, n * row_bytes);
+        UNROLL for (uint32_t r = 0; r < n; r++)
+            wide_load(w->from + (v + r) * row_bytes, dtype, nv, s[r]);
+    } else {
+        UNROLL for (uint32_t r = 0; r < n; r++)
+            UNROLL for (uint32_t i = 0; i < nv; i++) s[r][i] = v16_zero();
+    }
+    for (uint32_t t = 0; t < x->count; t++) {
+        wide_token(s, n, nv, v, w->rows, x, t);
+        UNROLL for (uint32_t r = 0; r < n && dtype == SC_DTYPE_BF16; r++)
+            wide_round(s[r], nv, x->o[(size_t)t * w->rows + v + r]);
+    }
+    for (uint32_t j = 0; j < 2; j++) {
+        if (w->to[j] == NULL) continue;
+        UNROLL for (uint32_t r = 0; r < n; r++)
+            wide_store(w->to[j] + (v + r) * row_bytes, dtype, nv, s[r],
+                x->o[(size_t)(x->count - 1) * w->rows + v + r]);
+    }
+}
+
+SC_REF_INLINE void replay_stream(const struct wide_stream *w, uint32_t nv, sc_dtype dtype,
+    struct tokens *x)
+{
+    uint32_t v = 0;
+    for (; v + 2 <= w->rows; v += 2) replay_rows(w, v, 2, nv, dtype, x);
+    if (v < w->rows) replay_rows(w, v, 1, nv, dtype, x);
+}
+#endif
+
 /* All tokens in one go, from slot to slot where that can be streamed. */
 SC_REF_INLINE void flush_once(const struct job *j, int64_t at, uint32_t rows, struct tokens *x)
 {
 #ifdef __AVX2__
-    if (wide_knows(j->s->k_dim)) {
+    if (wide_knows(j->s->k_dim) && x->count > 0) {
         struct wide_stream w = {.from = wide_at(j->state, j->source, at),
             .to = {wide_at(j->state, j->dest, at), wide_at(j->state, j->save, at)},
             .rows = rows, .dtype = j->state->dtype};
-        wide_stream_run(&w, j->s->k_dim, x);
+        if (j->s->k_dim == 128 && w.dtype == SC_DTYPE_F32)
+            replay_stream(&w, 8, SC_DTYPE_F32, x);
+        else if (j->s->k_dim == 128)
+            replay_stream(&w, 8, SC_DTYPE_BF16, x);
+        else if (j->s->k_dim == 64)
+            replay_stream(&w, 4, w.dtype, x);
+        else
+            replay_stream(&w, 16, w.dtype, x);
         return;
     }
 #endif
