@@ -51,6 +51,7 @@
 
 enum { TIER_FIRST = SC_TIER_HOST, TIER_END = SC_TIER_DISK + 1 };
 enum { TIER_NOT_RANKED = UINT32_MAX };
+enum { SUSPECT_MAX = 2 };
 static_assert((int)SC_TIER_HOST == (int)SC_TIER_TABLE_HOST, "one numbering of tiers");
 static_assert((int)SC_TIER_DISK == (int)SC_TIER_TABLE_DISK, "one numbering of tiers");
 
@@ -70,6 +71,7 @@ struct tier_record {
     uint32_t children, disk_children;
     uint8_t copies, writing;   /* a bit for each tier */
     uint32_t readers[TIER_END];
+    uint32_t failed;           /* stores that failed one after the other, since its last use */
     uint32_t suspect;          /* restores that failed and had it in their chain */
     uint64_t bytes[TIER_END];
     uint64_t host_copy;        /* its name there */
@@ -178,6 +180,9 @@ bool sc_tier_make_room(sc_cache *cache, uint32_t which, uint64_t bytes, double v
 void sc_tier_link(sc_cache *cache, struct tier_record *record, uint32_t snapshot, sc_node node);
 bool sc_tier_same_history(const struct sc_stretch *a, uint32_t a_count,
     const struct sc_stretch *b, uint32_t b_count, uint32_t len);
+/* Whether it and all records before it are on disk, or on their way there: the store gives no
+ * record whose KV could not be complete. */
+bool sc_tier_on_disk(const struct tier *tier, const struct tier_record *record, bool or_coming);
 struct tier_record *sc_tier_above(const struct tier *tier, const struct tier_record *record);
 
 /* tier_store.c */

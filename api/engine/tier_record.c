@@ -291,6 +291,15 @@ sc_status sc_tier_record_add(sc_cache *cache, const struct tier_key *key,
     return SC_OK;
 }
 
+bool sc_tier_on_disk(const struct tier *tier, const struct tier_record *record, bool or_coming)
+{
+    for (; record; record = sc_tier_record(tier, record->parent)) {
+        uint32_t bits = record->copies | (or_coming ? record->writing : 0u);
+        if (!(bits & 1u << SC_TIER_DISK) || record->suspect >= SUSPECT_MAX) return false;
+    }
+    return true;
+}
+
 struct tier_record *sc_tier_above(const struct tier *tier, const struct tier_record *record)
 {
     struct sc_radix_node_info info = {.parent = SC_NODE_NONE};

@@ -79,13 +79,19 @@ static void choice_time(const sc_cache *cache, struct choice *choice)
     choice->ns = ns < 1e18 ? (uint64_t)ns : (uint64_t)1e18;
 }
 
+static bool readable(const struct tier *tier, const struct tier_record *record)
+{
+    if (!record->copies) return false;
+    return best_tier(record) != SC_TIER_DISK || sc_tier_on_disk(tier, record, false);
+}
+
 /* False: it cannot be restored, for want of KV. */
 static bool choice_make(const sc_cache *cache, struct tier_record *record,
     const struct sc_radix_match *match, struct choice *choice)
 {
     const struct tier *tier = cache->tier;
     *choice = (struct choice){.record = record, .pages = page_end(cache, record->token_count)};
-    if (!record->copies) return false;
+    if (!readable(tier, record)) return false;
     choice->chain[choice->chain_count++] = record;
     if (!cache->options.without_kv) {
         uint32_t whole = sc_engine_page_floor(cache, record->token_count);
@@ -96,7 +102,7 @@ static bool choice_make(const sc_cache *cache, struct tier_record *record,
         struct tier_record *at = record;
         while (at->parent_len / cache->page > choice->kv_page) {
             at = sc_tier_record(tier, at->parent);
-            if (!at || !at->copies || choice->chain_count == CHAIN_MAX) return false;
+            if (!at || !readable(tier, at) || choice->chain_count == CHAIN_MAX) return false;
             choice->chain[choice->chain_count++] = at;
         }
     }
@@ -621,11 +627,14 @@ static void leave_sources(sc_cache *cache, const struct transfer *transfer, sc_s
         struct tier_record *record = sc_tier_record(tier, transfer->job.sources[i].record);
         record->readers[which]--;
         if (status == SC_OK) record->suspect = 0;
-        if (damning(status)) record->suspect += i == 0 ? 2 : 1;
+        if (damning(status)) record->suspect += i == 0 ? SUSPECT_MAX : 1;
         bool here = record->copies & 1u << which && record->readers[which] == 0;
-        if (record->suspect >= 2 && here) {
+        bool needed = which == SC_TIER_DISK && record->disk_children > 0;
+        if (record->suspect >= SUSPECT_MAX && here && !needed) {
             record->suspect = 0;
             sc_tier_copy_drop(cache, record, which);
+        } else if (record->suspect >= SUSPECT_MAX) {
+            record->value = 0; /* others are stored behind it: it is avoided */
         }
         sc_tier_record_settle(cache, record);
     }

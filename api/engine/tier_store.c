@@ -14,7 +14,7 @@
 
 #include "tier.h"
 
-enum { BLOCK = 4096, SPILLS_MAX = 8 };
+enum { BLOCK = 4096, SPILLS_MAX = 8, FAILED_MAX = 3 };
 
 static const sc_tier_config *options_of(const struct tier *tier, uint32_t which)
 {
@@ -97,15 +97,22 @@ static void unreserve(sc_cache *cache, struct tier_record *record, uint32_t whic
 
 /* ---- store ---- */
 
-/* The record behind which the KV of a new copy begins (21). */
-static void choose_parent(sc_cache *cache, struct tier_record *record)
+/* The record behind which the KV of a new copy begins (21). One that lost its copies, and on which
+ * others still hang, begins where it did: false, if what lies before is not there. */
+static bool choose_parent(sc_cache *cache, struct tier_record *record)
 {
     struct tier *tier = cache->tier;
     uint32_t wanted = first_tier(tier) == SC_TIER_HOST ? ~0u : 1u << SC_TIER_DISK;
-    struct tier_record *at = record;
-    if (!tier->has_mover) return;
+    struct tier_record *at = record, *parent = sc_tier_record(tier, record->parent);
+    if (!tier->has_mover) return true;
+    bool to_disk = first_tier(tier) == SC_TIER_DISK;
+    if (record->children > 0) {
+        if (to_disk && parent && !sc_tier_on_disk(tier, parent, false)) return false;
+        return !parent || parent->copies & wanted;
+    }
     while ((at = sc_tier_above(tier, at))) {
         if (!(at->copies & wanted) || at->token_count % cache->page != 0) continue;
+        if (to_disk && !sc_tier_on_disk(tier, at, false)) continue;
         if (!sc_tier_same_history(at->history, at->history_count, record->history,
                 record->history_count, at->token_count)) {
             continue;
@@ -114,8 +121,9 @@ static void choose_parent(sc_cache *cache, struct tier_record *record)
         record->parent_len = at->token_count;
         at->children++;
         sc_tier_rank(tier, at);
-        return;
+        return true;
     }
+    return true;
 }
 
 static void take_ids(sc_cache *cache, const struct tier_record *record, struct transfer *transfer,
@@ -145,8 +153,9 @@ static bool store(sc_cache *cache, struct tier_record *record, uint32_t which)
     struct sc_snapshot_info info;
     const uint32_t locks = SC_RADIX_LOCK_STATE | SC_RADIX_LOCK_KV;
     if ((record->copies | record->writing) != 0 || record->snapshot == 0) return false;
+    if (record->failed >= FAILED_MAX) return false;
     if (sc_registry_get(cache->registry, record->snapshot, &info) != SC_OK) return false;
-    choose_parent(cache, record);
+    if (!choose_parent(cache, record)) return false;
     uint32_t pages = pages_of(cache, record);
     record->value = tier->floor[which] +
         (cache->policy ? sc_policy_worth(cache->policy, record->device_node) : 0);
@@ -209,10 +218,11 @@ static bool spill(sc_cache *cache, struct tier_record *record)
         struct tier_record *top = record;
         while (top->parent) {
             struct tier_record *parent = sc_tier_record(tier, top->parent);
-            if ((parent->copies | parent->writing) & disk) break;
+            if (sc_tier_on_disk(tier, parent, true)) break;
             top = parent;
         }
         if (!(top->copies & host) || ((top->copies | top->writing) & disk)) return false;
+        if (top->failed >= FAILED_MAX) return false;
         if (tier->spill_count >= 4 * SPILLS_MAX || !spill_one(cache, top)) return false;
         if (top == record) return true;
     }
@@ -239,6 +249,16 @@ static void take_back(struct tier *tier, const struct transfer *transfer)
     }
 }
 
+/* The disk has not the record behind which this one begins. */
+static void parent_is_gone(sc_cache *cache, const struct tier_record *record)
+{
+    struct tier_record *parent = sc_tier_record(cache->tier, record->parent);
+    if (!parent || !(parent->copies & 1u << SC_TIER_DISK)) return;
+    if (parent->readers[SC_TIER_DISK] > 0 || parent->disk_children > 0) return;
+    sc_tier_copy_drop(cache, parent, SC_TIER_DISK);
+    sc_tier_rank(cache->tier, parent);
+}
+
 void sc_tier_store_end(sc_cache *cache, struct transfer *transfer, sc_status status)
 {
     struct tier *tier = cache->tier;
@@ -253,13 +273,16 @@ void sc_tier_store_end(sc_cache *cache, struct transfer *transfer, sc_status sta
         tier->store_count--;
     }
     if (status == SC_OK) {
+        record->failed = 0;
         record->writing = (uint8_t)(record->writing & ~(1u << which));
         record->copies = (uint8_t)(record->copies | 1u << which);
         if (which == SC_TIER_DISK) record->disk_id = transfer->job.disk_id;
         cache->stats.tier_stored[which]++;
     } else {
+        record->failed++;
         take_back(tier, transfer);
         unreserve(cache, record, which);
+        if (which == SC_TIER_DISK && status == SC_ERR_NOT_FOUND) parent_is_gone(cache, record);
     }
     sc_tier_transfer_free(cache, transfer);
     sc_tier_rank(tier, record);
@@ -298,6 +321,7 @@ void sc_engine_tier_used(sc_cache *cache, uint32_t snapshot)
     struct tier_record *record = sc_tier_record_of_snapshot(tier, snapshot);
     if (!record) return;
     record->used = ++tier->tick;
+    record->failed = 0;
     record->uses++;
     sc_tier_rank(tier, record);
     const sc_tier_config *first = options_of(tier, first_tier(tier));

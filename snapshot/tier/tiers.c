@@ -80,6 +80,7 @@ static void job_run(struct tiers *tiers, struct sc_tier_job *job)
     }
     if (!sc_tiers_work(tiers, job)) return; /* parked: perhaps another thread has it already */
     sc_mutex_lock(&tiers->lock);
+    job->next = NULL;
     tiers->stats.failed += job->status != SC_OK;
     *tiers->done_end = job;
     tiers->done_end = &job->next;
@@ -181,6 +182,7 @@ sc_status sc_tiers_create_hooked(const sc_tiers_options *given, const struct sc_
     tiers->base = (struct sc_tiers){&table, options};
     tiers->heap = heap;
     tiers->done_end = &tiers->done;
+    if (hooks) tiers->host_slack = hooks->host_slack;
     sc_status status = sc_mutex_init(&tiers->lock, SC_RANK_SNAPSHOT);
     if (status != SC_OK) {
         sc_heap_free(&heap, tiers, sizeof *tiers);
@@ -286,7 +288,7 @@ static sc_status host_create(struct tiers *tiers)
     sc_backend *backend = NULL;
     if (options->host.bytes == 0) return SC_OK;
     SC_TRY(sc_pool_backend(tiers->pool, &backend));
-    struct sc_host_store_options host = {.bytes_max = options->host.bytes,
+    struct sc_host_store_options host = {.bytes_max = options->host.bytes + tiers->host_slack,
         .entry_max = options->entry_max, .backend = backend, .must_pin = options->must_pin,
         .allocator = options->allocator};
     return sc_host_store_create(&host, &tiers->host);

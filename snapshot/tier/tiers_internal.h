@@ -57,6 +57,7 @@ struct tiers {
     uint64_t moves, move_next;
     bool quit, bound, has_mover;
     struct sc_host_store *host;
+    uint64_t host_slack;
     struct sc_store *disk;
     sc_pool *pool;
     sc_pool *scratch;       /* one slot in host memory, to change a codec; the writer's */

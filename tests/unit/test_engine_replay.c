@@ -2,28 +2,9 @@
 /* Records of mutating calls, and their replay on a second cache, which must decide the same
  * (contract 18). The calls are those of the random scheduler (test_engine_sim.h); SC_TEST_SCALE
  * makes the sequences longer (percent): 10,000 gives a million calls. */
-#include "statecache/experimental.h"
 #include "support/test_scale.h"
 #include "test_engine_sim.h"
-
-struct tape {
-    uint8_t *bytes;
-    size_t count, cap;
-    uint64_t records;
-};
-
-static void record(void *ctx, const void *bytes, size_t count)
-{
-    struct tape *tape = ctx;
-    if (tape->count + count > tape->cap) {
-        tape->cap = (tape->count + count) * 2;
-        tape->bytes = realloc(tape->bytes, tape->cap);
-        ck_assert_ptr_nonnull(tape->bytes);
-    }
-    memcpy(tape->bytes + tape->count, bytes, count);
-    tape->count += count;
-    tape->records++;
-}
+#include "test_engine_tape.h"
 
 static struct rig_options options_of(int i, struct tape *tape)
 {
@@ -35,7 +16,7 @@ static struct rig_options options_of(int i, struct tape *tape)
     options.cache.draft_max = i & 2 ? 4 : 0;
     options.cache.tails = i & 1;
     options.cache.token_max = i & 2 ? 600 : 0;
-    options.cache.record = tape ? record : NULL;
+    options.cache.record = tape ? tape_record : NULL;
     options.cache.record_ctx = tape;
     return options;
 }
@@ -68,13 +49,6 @@ static void second_deinit(struct rig *rig, sc_replay *replay)
     free(rig->kv_free);
 }
 
-static void feed(sc_replay *replay, struct tape *tape)
-{
-    sc_status status = sc_replay_feed(replay, tape->bytes, tape->count);
-    ck_assert_msg(status == SC_OK, "%s", sc_last_error()->text);
-    tape->count = 0;
-}
-
 START_TEST(contract_18__a_second_cache_fed_the_same_calls_decides_the_same)
 {
     struct tape tape = {0};
@@ -89,7 +63,7 @@ START_TEST(contract_18__a_second_cache_fed_the_same_calls_decides_the_same)
     uint64_t calls = test_scaled(10000, 1000), played = 0;
     for (uint64_t i = 0; tape.records < calls; i++) {
         sim_act(&sim);
-        feed(replay, &tape);
+        tape_feed(replay, &tape);
         if (i % 256 == 0) rig_verify(&second);
     }
     sc_cache_stats stats = rig_stats(&sim.rig), same = rig_stats(&second);
@@ -99,7 +73,7 @@ START_TEST(contract_18__a_second_cache_fed_the_same_calls_decides_the_same)
     for (uint32_t i = 0; i < SIM_REQS; i++) {
         if (sim.reqs[i].lease.id) req_close(&sim.rig, &sim.reqs[i], 0, SC_RELEASE_KEEP);
     }
-    feed(replay, &tape);
+    tape_feed(replay, &tape);
     rig_ok(sc_replay_count(replay, &played));
     ck_assert_uint_eq(played, tape.records);
     second_deinit(&second, replay);
@@ -121,7 +95,7 @@ START_TEST(replay__the_first_difference_is_named)
     rig_init(&first, &options);
     second_init(&second, &options, &replay);
     (void)rig_serve(&first, tokens, 40, 40, SC_RELEASE_KEEP);
-    feed(replay, &tape);
+    tape_feed(replay, &tape);
     sc_room got;
     rig_ok(sc_cache_evict(second.cache, 0, 1, &got));
     rig_ok(req_try(&first, &req, tokens, 60));

@@ -66,6 +66,7 @@ struct rig {
     uint64_t starved;    /* so many were */
     bool tails;          /* partial pages are handed in */
     uint64_t now_ns;     /* what acquire and plan are told */
+    uint64_t patience_ns; /* requests have a deadline so long after their acquire; 0: none */
     int32_t *split;      /* tokens without their marks: of the newest key */
     sc_mark *marks;
     uint32_t split_cap;
@@ -532,6 +533,7 @@ static inline sc_status req_try(struct rig *rig, struct req *req, const int32_t 
 {
     sc_request request = {.key = rig_key(rig, tokens, count),
         .depth = rig->depth, .flags = rig->request_flags};
+    if (rig->patience_ns > 0) request.deadline_ns = rig->now_ns + rig->patience_ns;
     return req_ask(rig, req, &request);
 }
 

@@ -30,7 +30,7 @@ static void expect_create(const sc_tiers_options *options, sc_status status)
 START_TEST(sc_tiers__refuses_bad_options)
 {
     struct rig_options rig_options = small();
-    struct tiered t;
+    struct tiered t = {.rig = NULL};
     sc_tiers *tiers = NULL;
     tiered_init(&t, &rig_options, 4, 4, SC_TIER_WRITE_BACK);
     sc_tiers_options good = SC_TIERS_OPTIONS_INIT, bad;
@@ -73,7 +73,7 @@ END_TEST
 START_TEST(sc_cache_create__refuses_bad_tiers)
 {
     struct rig_options options = small();
-    struct tiered t;
+    struct tiered t = {.rig = NULL};
     struct rig other;
     sc_cache_options cache_options;
     sc_cache *cache = NULL;
@@ -109,14 +109,14 @@ END_TEST
 START_TEST(sc_cache_apply__refuses_bad_lists)
 {
     struct rig_options options = small();
-    struct tiered t;
+    struct tiered t = {.rig = NULL};
     sc_done done[4] = {{0, SC_OK}};
     tiered_init(&t, &options, 8, 0, SC_TIER_WRITE_THROUGH);
-    sc_cache *cache = t.rig.cache;
+    sc_cache *cache = t.rig->cache;
     atomic_store(&t.late, true);
-    (void)rig_serve(&t.rig, prompt(0), N, 64, SC_RELEASE_KEEP);
-    (void)rig_serve(&t.rig, prompt(1), N, 64, SC_RELEASE_KEEP);
-    ck_assert_uint_eq(rig_stats(&t.rig).transfers_alive, 2);
+    (void)rig_serve(t.rig, prompt(0), N, 64, SC_RELEASE_KEEP);
+    (void)rig_serve(t.rig, prompt(1), N, 64, SC_RELEASE_KEEP);
+    ck_assert_uint_eq(rig_stats(t.rig).transfers_alive, 2);
     ck_assert_int_eq(sc_cache_apply(NULL, done, 1, 0), SC_ERR_INVALID);
     ck_assert_int_eq(sc_cache_apply(cache, NULL, 1, 0), SC_ERR_INVALID);
     ck_assert_int_eq(sc_cache_apply(cache, done, 1, 0), SC_ERR_NOT_FOUND);
@@ -136,7 +136,7 @@ START_TEST(sc_cache_apply__refuses_bad_lists)
     ck_assert_int_eq(sc_cache_apply(cache, twice, 2, 0), SC_ERR_INVALID);
     sc_done beyond[2] = {done[0], {77, SC_OK}};
     ck_assert_int_eq(sc_cache_apply(cache, beyond, 2, 0), SC_ERR_NOT_FOUND);
-    ck_assert_uint_eq(rig_stats(&t.rig).transfers_alive, 2); /* nothing has changed */
+    ck_assert_uint_eq(rig_stats(t.rig).transfers_alive, 2); /* nothing has changed */
     rig_ok(sc_cache_apply(cache, done, 2, 0));
     ck_assert_int_eq(sc_cache_apply(cache, done, 1, 0), SC_ERR_NOT_FOUND); /* once */
     ck_assert_int_eq(sc_cache_poll(NULL, done, 1, &count), SC_ERR_INVALID);
@@ -150,15 +150,15 @@ END_TEST
 START_TEST(sc_kv_moved__refuses_unknown_tickets)
 {
     struct rig_options options = small();
-    struct tiered t;
+    struct tiered t = {.rig = NULL};
     struct rig plain;
     tiered_init(&t, &options, 8, 0, SC_TIER_WRITE_THROUGH);
     rig_init(&plain, &options);
     ck_assert_int_eq(sc_kv_moved(NULL, 1, SC_OK), SC_ERR_INVALID);
     ck_assert_int_eq(sc_kv_moved(plain.cache, 1, SC_OK), SC_ERR_NOT_FOUND);
-    ck_assert_int_eq(sc_kv_moved(t.rig.cache, 1, SC_OK), SC_ERR_NOT_FOUND);
+    ck_assert_int_eq(sc_kv_moved(t.rig->cache, 1, SC_OK), SC_ERR_NOT_FOUND);
     (void)tiered_serve(&t, prompt(0), N);
-    ck_assert_int_eq(sc_kv_moved(t.rig.cache, 1, SC_OK), SC_ERR_NOT_FOUND); /* it has ended */
+    ck_assert_int_eq(sc_kv_moved(t.rig->cache, 1, SC_OK), SC_ERR_NOT_FOUND); /* it has ended */
     rig_deinit(&plain);
     tiered_deinit(&t);
 }
@@ -167,7 +167,7 @@ END_TEST
 START_TEST(sc_lease_filled__refuses_a_lease_that_a_tier_fills)
 {
     struct rig_options options = small();
-    struct tiered t;
+    struct tiered t = {.rig = NULL};
     struct req req;
     sc_batch batch;
     sc_status each = SC_OK;
@@ -175,17 +175,17 @@ START_TEST(sc_lease_filled__refuses_a_lease_that_a_tier_fills)
     (void)tiered_serve(&t, prompt(0), N);
     tiered_clear_device(&t);
     atomic_store(&t.late, true);
-    rig_ok(req_try(&t.rig, &req, prompt(0), N + 1));
-    ck_assert_int_eq(sc_lease_filled(t.rig.cache, req.lease, NULL, 0, NULL, 0), SC_ERR_STATE);
+    rig_ok(req_try(t.rig, &req, prompt(0), N + 1));
+    ck_assert_int_eq(sc_lease_filled(t.rig->cache, req.lease, NULL, 0, NULL, 0), SC_ERR_STATE);
     sc_row row = {req.lease, 0, N, NULL, 0, 0, NULL};
-    rig_ok(sc_step_plan(t.rig.cache, ++t.rig.step, &row, 1, 0, &batch, &each));
+    rig_ok(sc_step_plan(t.rig->cache, ++t.rig->step, &row, 1, 0, &batch, &each));
     ck_assert_int_eq(each, SC_ERR_STATE);
-    rig_ok(sc_step_abort(t.rig.cache, t.rig.step, false));
+    rig_ok(sc_step_abort(t.rig->cache, t.rig->step, false));
     sc_lease child;
     uint32_t count = 0;
-    ck_assert_int_eq(sc_lease_fork(t.rig.cache, req.lease, -1, 1, &child), SC_ERR_STATE);
-    ck_assert_int_eq(sc_lease_adopt(t.rig.cache, req.lease, &count), SC_ERR_STATE);
-    req_close(&t.rig, &req, 0, SC_RELEASE_KEEP);
+    ck_assert_int_eq(sc_lease_fork(t.rig->cache, req.lease, -1, 1, &child), SC_ERR_STATE);
+    ck_assert_int_eq(sc_lease_adopt(t.rig->cache, req.lease, &count), SC_ERR_STATE);
+    req_close(t.rig, &req, 0, SC_RELEASE_KEEP);
     tiered_deinit(&t);
 }
 END_TEST
@@ -198,27 +198,27 @@ START_TEST(tiers__every_allocation_fails_once)
     options.slots = 5;
     bool hit = true;
     for (uint64_t n = 1; hit; n++) {
-        struct tiered t;
+        struct tiered t = {.rig = NULL};
         tiered_init(&t, &options, 6, 12, SC_TIER_WRITE_BACK);
-        t.rig.patient = true;
-        fail_alloc_arm(&t.rig.fa, n);
+        t.rig->patient = true;
+        fail_alloc_arm(&t.rig->fa, n);
         for (uint32_t i = 0; i < 8; i++) {
             struct req req;
-            rig_ok(req_try(&t.rig, &req, prompt(i % 4), N + i / 4));
-            while (rig_stats(&t.rig).transfers_alive > 0) {
+            rig_ok(req_try(t.rig, &req, prompt(i % 4), N + i / 4));
+            while (rig_stats(t.rig).transfers_alive > 0) {
                 sc_done done[16];
                 sc_status status;
                 uint32_t count = tiered_poll(&t, done, 16);
-                rig_again(&t.rig, status, sc_cache_apply(t.rig.cache, done, count, 0));
+                rig_again(t.rig, status, sc_cache_apply(t.rig->cache, done, count, 0));
                 rig_ok(status);
                 if (count == 0) tiered_pause();
             }
-            req_start(&t.rig, &req);
-            rig_check_lease(&t.rig, &req);
-            req_run(&t.rig, &req, 64);
-            req_close(&t.rig, &req, 0, SC_RELEASE_KEEP);
+            req_start(t.rig, &req);
+            rig_check_lease(t.rig, &req);
+            req_run(t.rig, &req, 64);
+            req_close(t.rig, &req, 0, SC_RELEASE_KEEP);
         }
-        hit = fail_alloc_disarm(&t.rig.fa);
+        hit = fail_alloc_disarm(&t.rig->fa);
         (void)tiered_settle(&t);
         tiered_deinit(&t);
     }

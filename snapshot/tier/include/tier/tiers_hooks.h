@@ -11,6 +11,7 @@ struct sc_tiers_hooks {
     uint64_t map_bytes;                  /* of the disk store; 0: default */
     uint32_t chunk_bytes;
     const char *system_root;             /* for the limit of host memory */
+    uint64_t host_slack;                 /* bytes beyond the budget, against gaps */
 };
 /* `hooks` must outlive the tiers. */
 sc_status sc_tiers_create_hooked(const sc_tiers_options *options,
