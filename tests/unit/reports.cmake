@@ -2,6 +2,7 @@
 # One test for each field report that docs/field-reports.md lists.
 sc_test(NAME test_reports_kernels LABELS unit LAYERS base kernels SOURCES test_reports_kernels.c)
 sc_test(NAME test_reports_numbers LABELS unit LAYERS base kernels SOURCES test_reports_numbers.c)
+sc_test(NAME test_reports_windows LABELS unit LAYERS base kernels SOURCES test_reports_windows.c)
 sc_test(NAME test_reports_slots LABELS unit LAYERS base kernels pool snapshot
     SOURCES test_reports_slots.c)
 sc_test(NAME test_reports_tree LABELS unit LAYERS base radix SOURCES test_reports_tree.c)

@@ -521,6 +521,70 @@ START_TEST(report_79__a_tree_is_committed_by_node)
 }
 END_TEST
 
+/* Stored nodes belong to rows of the call; slots come in any order, with a row of none between. */
+START_TEST(report_80__nodes_are_stored_by_row_whatever_the_slots)
+{
+    enum { ROWS = 4 };
+    static const int32_t orders[2][ROWS] = {{7, 2, -1, 5}, {-1, 5, 7, 2}};
+    struct draft x = draft_case(_i);
+    uint64_t bytes = 0;
+    x.tree = false;
+    for (int32_t s = 2; s < SLOTS; s++) { /* the same numbers from another place on: all differ */
+        uint8_t *from = rig_slot(&x.pool, SOURCE), *to = rig_slot(&x.pool, s);
+        size_t size = rig_part_bytes(&x.pool), shift = (size_t)s * rig_elem(x.pool.slots.dtype);
+        memcpy(to, from + shift, size - shift), memcpy(to + size - shift, from, shift);
+    }
+    RIG_OK(sc_k_node_store_bytes(ROWS, NODES, x.pool.part_elems, x.pool.slots.dtype, &bytes));
+    for (int order = 0; order < 2; order++) {
+        void *store = rig_alloc(bytes);
+        struct rig_piece pieces[ROWS];
+        int32_t nodes[ROWS], dests[ROWS];
+        struct rig_batch b;
+        for (int32_t r = 0; r < ROWS; r++) {
+            int32_t slot = orders[order][r];
+            pieces[r] = (struct rig_piece){slot < 0 ? -1 : 0, 0, NODES, slot, -1};
+            nodes[r] = slot < 0 ? -1 : slot % NODES, dests[r] = slot < 0 ? -1 : slot - 1;
+        }
+        rig_pack(&b, &x.d, pieces, ROWS);
+        rig_params(&b, &x.d, &x.pool, ROWS, NULL, 0);
+        sc_k_delta_verify_params v = verify_params(&x, &b, store);
+        RIG_OK(sc_k_delta_verify(NULL, &v, NULL));
+        sc_k_delta_commit_params c = {.tokens = b.p, .node = sc_host_devptr(nodes),
+            .states = v.states};
+        c.tokens.dest = sc_host_devptr(dests), c.tokens.q = c.tokens.o = 0;
+        RIG_OK(sc_k_delta_commit(NULL, &c, NULL));
+        for (int32_t r = 0; r < ROWS; r++) {
+            if (pieces[r].source < 0) continue;
+            rig_run(&x.d, &x.pool, &(struct rig_piece){0, 0, (uint32_t)nodes[r] + 1,
+                pieces[r].source, 3}, 1, NULL, 0);
+            rig_same_slots(&x.pool, dests[r], &x.pool, 3);
+        }
+        free(store), rig_batch_free(&b);
+    }
+    draft_free(&x);
+}
+END_TEST
+
+/* Between verify and commit the slot is what was committed before; a save within the drafts is one
+ * of the commit. */
+START_TEST(report_82__a_save_waits_for_the_commit)
+{
+    struct draft x = draft_case(_i);
+    uint8_t *before = rig_alloc(x.pool.bytes);
+    void *store = _i % 2 ? new_store(&x) : NULL;
+    x.tree = false;
+    memcpy(before, x.pool.memory, x.pool.bytes);
+    verify(&x, store, SOURCE);
+    ck_assert_msg(memcmp(x.pool.memory, before, x.pool.bytes) == 0, "a verify wrote a slot");
+    commit(&x, store, SOURCE, 3, DEST, 42);
+    rig_run(&x.d, &x.pool, &(struct rig_piece){0, 0, 2, SOURCE, PLAIN_SAVE}, 1, NULL, 0);
+    rig_run(&x.d, &x.pool, &(struct rig_piece){0, 2, 4, PLAIN_SAVE, PLAIN}, 1, NULL, 0);
+    rig_same_slots(&x.pool, SAVE, &x.pool, PLAIN_SAVE);
+    rig_same_slots(&x.pool, DEST, &x.pool, PLAIN);
+    free(before), free(store), draft_free(&x);
+}
+END_TEST
+
 START_TEST(report_81__more_drafts_than_possible_are_refused)
 {
     struct draft x = draft_case(_i);
@@ -553,6 +617,8 @@ int main(void)
     tcase_add_loop_test(all, report_76__rejected_drafts_leave_no_trace, 0, CASES);
     tcase_add_loop_test(all, report_77__nothing_accepted_is_no_index, 0, CASES);
     tcase_add_loop_test(all, report_79__a_tree_is_committed_by_node, 0, CASES);
+    tcase_add_loop_test(all, report_80__nodes_are_stored_by_row_whatever_the_slots, 0, CASES);
+    tcase_add_loop_test(all, report_82__a_save_waits_for_the_commit, 0, CASES);
     tcase_add_loop_test(all, report_81__more_drafts_than_possible_are_refused, 0, CASES);
     suite_add_tcase(suite, all);
     return check_main(suite);

@@ -462,6 +462,31 @@ START_TEST(report_142__bookkeeping_makes_no_device_call)
 }
 END_TEST
 
+/* ---- E: pieces below the grid ---- */
+
+/* Pages up to many chunks, pieces of any length: each step takes at least one token, and what is
+ * off the grid is run, not saved. */
+START_TEST(report_47__a_piece_below_the_grid_gets_on)
+{
+    static const uint32_t pages[] = {1, 16, 64, 256}, pieces[] = {1, 5, 15, 16, 17, 63, 100, 300};
+    for (int p = 0; p < 4; p++) {
+        for (int n = 0; n < 8; n++) {
+            start(pages[p], 8, 0);
+            req_open(&rig, &a, tokens, 300);
+            for (uint32_t at = 0; at < 300;) {
+                uint32_t to = at + pieces[n] < 300 ? at + pieces[n] : 300;
+                uint32_t end = req_step(&rig, &a, to);
+                ck_assert_msg(end > at && end <= to, "page %u, from %u to %u: %u", pages[p], at,
+                    to, end);
+                at = end;
+            }
+            req_close(&rig, &a, 0, SC_RELEASE_DISCARD);
+            rig_deinit(&rig);
+        }
+    }
+}
+END_TEST
+
 #define ADD(name) tcase_add_test(tc, name)
 
 int main(void)
@@ -472,6 +497,7 @@ int main(void)
     ADD(report_19__a_request_reads_nothing_of_the_one_before);
     ADD(report_21__a_smaller_step_names_no_slot_of_the_larger);
     ADD(report_24__left_out_given_up_and_ended); ADD(report_28__a_dummy_row_reads_zeros);
+    ADD(report_47__a_piece_below_the_grid_gets_on);
     ADD(report_60__the_same_prefix_twice_at_once);
     ADD(report_61__what_is_not_kept_comes_back_once);
     tcase_add_loop_test(
