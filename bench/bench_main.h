@@ -11,6 +11,7 @@ int gpu_main(int argc, char **argv);
 int hit_main(int argc, char **argv);
 int radix_main(int argc, char **argv);
 int kernels_main(int argc, char **argv);
+int layers_main(int argc, char **argv);
 int spill_main(int argc, char **argv);
 
 #endif

@@ -17,6 +17,8 @@ static const struct command {
         "measure the prefix index beside memcmp: look-ups, inserts, eviction, memory", radix_main},
     {"kernels", "statecache-bench kernels",
         "measure the host's kernels beside the machine's limits", kernels_main},
+    {"layers", "statecache-bench layers",
+        "measure the KDA stage, thin products, the chunk scan and movers", layers_main},
     {"spill", "statecache-bench spill",
         "measure the disk tier beside its file system, and how long it takes to open", spill_main},
 #ifdef SC_HAVE_CUDA

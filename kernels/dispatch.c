@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Chooses a kernel row. Overrides come from the environment and are read once, so that a choice
  * cannot change between two steps of one process. */
-#include "kernel_dispatch.h"
+#include "kernel_resolve.h"
 
 #include <pthread.h>
 #include <stdio.h>
@@ -13,26 +13,35 @@
 #define REF_STATE (SC_KF_F32 | SC_KF_BF16 | SC_KF_STATE_F32 | SC_KF_STATE_BF16)
 #define REF_PLAIN (SC_KF_F32 | SC_KF_BF16)
 
+/* One row: compute capabilities, features, launcher, what the processor needs. */
+#define ROW(NAME, CC_MIN, CC_MAX, FEATURES, LAUNCH, CPU)                                           \
+    {.name = NAME, .cc_min = (CC_MIN), .cc_max = (CC_MAX), .features = (FEATURES),                 \
+        .launch = LAUNCH, .cpu = (CPU)},
 #ifdef SC_HAVE_CUDA
-#define SM90(features, launch) {"sm90", 90, UINT32_MAX, features, launch, 0},
+#define SM90(features, launch)                                                                     \
+    ROW("sm90", 90, UINT32_MAX, (features) | SC_KF_STRIDED | SC_KF_SAVES | SC_KF_TREE, launch, 0)
 #else
 #define SM90(features, launch)
 #endif
 #ifdef SC_HAVE_WIDE_ROWS
 #define WIDE(features, launch)                                                                     \
-    {"avx512", 0, 0, features, launch##_avx512, SC_CPU_AVX512},                                    \
-    {"avx2", 0, 0, features, launch##_avx2, SC_CPU_AVX2},
+    ROW("avx512", 0, 0, features, launch##_avx512, SC_CPU_AVX512)                                  \
+    ROW("avx2", 0, 0, features, launch##_avx2, SC_CPU_AVX2)
 #define BF16(features, launch)                                                                     \
-    {"avx512_bf16", 0, 0, features, launch##_avx512_bf16, SC_CPU_AVX512 | SC_CPU_AVX512_BF16},
+    ROW("avx512_bf16", 0, 0, features, launch##_avx512_bf16, SC_CPU_AVX512 | SC_CPU_AVX512_BF16)
 #else
 #define WIDE(features, launch)
 #define BF16(features, launch)
 #endif
+/* The host's rows take everything that an operation has. */
+#define HOST_ALL                                                                                   \
+    (SC_KF_INITIAL | SC_KF_DIM_FIRST | SC_KF_MIXED | SC_KF_STRIDED | SC_KF_SAVES | SC_KF_TREE      \
+        | SC_KF_RING)
 #define HOST(features, launch)                                                                     \
-    WIDE((features) | SC_KF_INITIAL, launch)                                                       \
-    {"reference", 0, 0, (features) | SC_KF_INITIAL, launch##_ref, 0},
+    WIDE((features) | HOST_ALL, launch)                                                            \
+    ROW("reference", 0, 0, (features) | HOST_ALL, launch##_ref, 0)
 #define BF16_HOST(features, launch)                                                                \
-    BF16((features) | SC_KF_INITIAL, launch) HOST(features, launch)
+    BF16((features) | HOST_ALL, launch) HOST(features, launch)
 /* First match wins; compute capability 0 is the host. */
 #define ROWS(features, launch) {SM90(features, launch##_sm90) HOST(features, launch)}
 /* With a row for processors that narrow to bf16 in one instruction. */
@@ -61,6 +70,7 @@ static const struct sc_kernel_row decode_rows[] = {BF16_HOST(REF_STATE, sc_k_dec
 static const struct sc_kernel_row qkv_split_rows[] = HOST_ROWS(REF_PLAIN, sc_k_qkv_split);
 static const struct sc_kernel_row ssm_chunk_rows[] = HOST_ROWS(REF_STATE, sc_k_ssm_chunk);
 static const struct sc_kernel_row project_rows[] = HOST_ROWS(REF_PLAIN, sc_k_project);
+static const struct sc_kernel_row kda_update_rows[] = HOST_ROWS(REF_STATE, sc_kda_update);
 static const struct sc_kernel_row move_rows[] = HOST_ROWS(REF_PLAIN | SC_KF_I8, sc_k_move);
 static const struct sc_kernel_row replay_delta_rows[] = HOST_ROWS(REF_STATE, sc_k_replay_delta);
 static const struct sc_kernel_row replay_delta_fold_rows[] =
@@ -100,6 +110,7 @@ static const struct op_table op_tables[SC_K_OP_COUNT] = {
     [SC_K_OP_REPLAY_DELTA_FOLD] = OP(REPLAY_DELTA_FOLD, replay_delta_fold_rows),
     [SC_K_OP_REPLAY_SSM] = OP(REPLAY_SSM, replay_ssm_rows),
     [SC_K_OP_REPLAY_SSM_FOLD] = OP(REPLAY_SSM_FOLD, replay_ssm_fold_rows),
+    [SC_K_OP_KDA_UPDATE] = OP(KDA_UPDATE, kda_update_rows),
 };
 
 static pthread_once_t forced_once = PTHREAD_ONCE_INIT;
@@ -156,7 +167,7 @@ uint32_t sc_kernel_need(sc_dtype dtype, sc_dtype state_dtype)
 static const char *feature_names(uint32_t features, char *text, size_t text_bytes)
 {
     static const char *const names[] = {"f32", "bf16", "state-f32", "state-bf16", "initial",
-        "int8"};
+        "int8", "dim-first", "mixed-dtypes", "strided", "saves", "tree", "ring"};
     text[0] = '\0';
     for (uint32_t i = 0; i < sizeof names / sizeof names[0]; i++)
         if ((features >> i & 1) != 0) {
@@ -181,6 +192,25 @@ static bool row_allowed(const sc_backend *backend, const struct sc_kernel_row *r
     return first_row[0] == '\0' || *passed;
 }
 
+/* Nothing is left to decide: the row of this operation, if it can. */
+static sc_status pick_resolved(const sc_backend *backend, sc_k_op op, uint32_t need,
+    const struct sc_kernel_row **row_out)
+{
+    /* the second half of `rows` is for calls with parents */
+    const struct sc_kernel_row *row =
+        backend->rows[(need & SC_KF_TREE) != 0 ? op + SC_K_OP_COUNT : op];
+    char text[64];
+    if (row == NULL)
+        return SC_FAIL(SC_ERR_UNSUPPORTED, "%s on %s: no row was chosen", op_tables[op].name,
+            backend->name);
+    if ((need & ~row->features) != 0)
+        return SC_FAIL(SC_ERR_UNSUPPORTED, "%s on %s: the chosen row \"%s\" lacks %s",
+            op_tables[op].name, backend->name, row->name,
+            feature_names(need & ~row->features, text, sizeof text));
+    *row_out = row;
+    return SC_OK;
+}
+
 sc_status sc_kernel_pick(const sc_backend *backend, sc_k_op op, uint32_t need,
     const struct sc_kernel_row **row_out)
 {
@@ -190,6 +220,7 @@ sc_status sc_kernel_pick(const sc_backend *backend, sc_k_op op, uint32_t need,
     const char *asked = forced[0] != '\0' ? forced : backend->host_memory ? first_row : "";
     uint32_t missing = need;
     bool passed = false;
+    if (backend->rows != NULL) return pick_resolved(backend, op, need, row_out);
     for (uint32_t i = 0; i < table->count; i++) {
         const struct sc_kernel_row *row = &table->rows[i];
         if (!row_allowed(backend, row, forced, &passed)) continue;
@@ -212,6 +243,62 @@ sc_status sc_kernel_pick(const sc_backend *backend, sc_k_op op, uint32_t need,
     return SC_FAIL(SC_ERR_UNSUPPORTED, "%s on %s: no row%s%s%s has %s", table->name, backend->name,
         asked[0] != '\0' ? " \"" : "", asked, asked[0] != '\0' ? "\"" : "",
         feature_names(missing, text, sizeof text));
+}
+
+/* ---- resolved beforehand ---- */
+
+static void reason_add(char *reason, size_t bytes, const char *row, const char *what)
+{
+    size_t used = strlen(reason);
+    (void)snprintf(reason + used, bytes - used, "%s%s %s", used > 0 ? "; " : "", row, what);
+}
+
+/* What keeps a row of this backend from serving the wish; NULL: nothing. */
+static const char *row_lacks(const struct sc_kernel_row *row, const struct sc_kernel_wish *wish,
+    char *text, size_t bytes)
+{
+    char names[64];
+    if (!sc_kernel_row_runs(row)) return "needs another processor";
+    if ((wish->need & ~row->features) != 0) {
+        (void)snprintf(text, bytes, "lacks %s",
+            feature_names(wish->need & ~row->features, names, sizeof names));
+        return text;
+    }
+    if (row->dim_max != 0 && wish->dim > row->dim_max) return "has smaller heads";
+    if (row->chunk_max != 0 && wish->chunk > row->chunk_max) return "has shorter chunks";
+    return NULL;
+}
+
+const struct sc_kernel_row *sc_kernel_resolve(const sc_backend *backend, sc_k_op op,
+    const struct sc_kernel_wish *wish, char *reason, size_t reason_bytes)
+{
+    const struct op_table *table = &op_tables[op];
+    (void)pthread_once(&forced_once, read_forced);
+    const char *forced = forced_rows[op];
+    bool passed = false, reached = wish->asked == NULL || forced[0] != '\0';
+    char text[96];
+    reason[0] = '\0';
+    for (uint32_t i = 0; i < table->count; i++) {
+        const struct sc_kernel_row *row = &table->rows[i];
+        reached = reached || strcmp(row->name, wish->asked) == 0;
+        if (!row_allowed(backend, row, forced, &passed) || !reached) continue;
+        const char *lacks = row_lacks(row, wish, text, sizeof text);
+        if (lacks == NULL) {
+            reason_add(reason, reason_bytes, row->name, forced[0] != '\0' ? "is forced"
+                : wish->asked != NULL && strcmp(row->name, wish->asked) == 0 ? "was asked for"
+                : "is the first that fits");
+            return row;
+        }
+        reason_add(reason, reason_bytes, row->name, lacks);
+    }
+    reason_add(reason, reason_bytes, forced[0] != '\0' ? forced : backend->name,
+        forced[0] != '\0' ? "is forced and cannot" : "has no row that fits");
+    return NULL;
+}
+
+const char *sc_kernel_op_name(sc_k_op op)
+{
+    return op_tables[op].name;
 }
 
 sc_status sc_k_choice(sc_backend *backend, sc_k_op op, sc_dtype dtype, sc_dtype state_dtype,

@@ -20,7 +20,13 @@ enum sc_kernel_feature {
     SC_KF_STATE_F32 = 1u << 2, /* slots */
     SC_KF_STATE_BF16 = 1u << 3,
     SC_KF_INITIAL = 1u << 4,   /* dense beginnings */
-    SC_KF_I8 = 1u << 5         /* movers: int8 with scales */
+    SC_KF_I8 = 1u << 5,        /* movers: int8 with scales */
+    SC_KF_DIM_FIRST = 1u << 6, /* the second order of windows */
+    SC_KF_MIXED = 1u << 7,     /* a gate of another dtype than x */
+    SC_KF_STRIDED = 1u << 8,   /* slots that are not end to end */
+    SC_KF_SAVES = 1u << 9,
+    SC_KF_TREE = 1u << 10,     /* takes parents */
+    SC_KF_RING = 1u << 11      /* replay */
 };
 
 /* What a row of the host asks of the processor, as bits. */
@@ -38,7 +44,10 @@ struct sc_kernel_row {
     uint32_t cc_min, cc_max; /* compute capability; 0 is the host */
     uint32_t features;
     sc_kernel_fn launch;
-    uint32_t cpu; /* bits of sc_kernel_cpu */
+    uint32_t cpu;       /* bits of sc_kernel_cpu */
+    uint32_t dim_max;   /* of K, V, N, P; 0: SC_K_DIM_MAX */
+    uint32_t chunk_max; /* 0: any that the operation knows */
+    uint32_t runtime_min; /* version of the device's runtime; 0: any */
 };
 
 /* Features that tensors of `dtype` and slots of `state_dtype` (0: none) need; 0 for a dtype that no
@@ -49,6 +58,11 @@ uint32_t sc_kernel_need(sc_dtype dtype, sc_dtype state_dtype);
 static inline uint32_t sc_kernel_need_initial(const sc_k_slots *initial)
 {
     return initial->base != 0 ? SC_KF_INITIAL : 0;
+}
+
+static inline uint32_t sc_kernel_need_order(sc_k_order order)
+{
+    return order == SC_K_ORDER_DIM_FIRST ? SC_KF_DIM_FIRST : 0;
 }
 
 /* First eligible row, or the one that SC_KERNEL_<OP> forces. SC_ERR_UNSUPPORTED with text. */
@@ -83,7 +97,8 @@ bool sc_kernel_row_runs(const struct sc_kernel_row *row);
     sc_status sc_k_replay_delta_##row(const void *params, sc_stream *stream);                      \
     sc_status sc_k_replay_delta_fold_##row(const void *params, sc_stream *stream);                 \
     sc_status sc_k_replay_ssm_##row(const void *params, sc_stream *stream);                        \
-    sc_status sc_k_replay_ssm_fold_##row(const void *params, sc_stream *stream);
+    sc_status sc_k_replay_ssm_fold_##row(const void *params, sc_stream *stream);                   \
+    sc_status sc_kda_update_##row(const void *params, sc_stream *stream);
 SC_HOST_LAUNCHERS(ref)
 #ifdef SC_HAVE_WIDE_ROWS
 SC_HOST_LAUNCHERS(avx2)

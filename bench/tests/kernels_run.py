@@ -22,6 +22,11 @@ def main():
     for r in results:
         assert r["p50"] > 0 and r["gb_s"] > 0 and r["row"], r
         assert r["limit"] == "sgemm" or r["limit_percent"] > 0, r
+    done = subprocess.run([sys.argv[1], "layers", "--quick", "--rounds", "1"], capture_output=True,
+                          text=True, timeout=600, check=False)
+    assert done.returncode == 0, done.stderr
+    for name in ("kda-stage", "project", "ssm scan", "move"):
+        assert name in done.stdout, done.stdout
     for bad in (("--op", "none such"), ("--model", "none"), ("--rounds", "0"), ("surplus",)):
         done = run(*bad)
         assert done.returncode == 2 and done.stderr, (bad, done.returncode)

@@ -46,13 +46,14 @@ sc_status sc_conv_check_xy(sc_devptr x, int64_t x_stride, sc_devptr y, int64_t y
 sc_status sc_kernel_conv_prefill_check(const sc_backend *backend,
     const sc_k_conv_prefill_params *p, const struct sc_kernel_row **row_out)
 {
+    SC_REQUIRE(p->order <= SC_K_ORDER_DIM_FIRST);
     SC_TRY(sc_conv_check_common(p->channels, p->width, p->dtype, p->act, &p->window));
     SC_TRY(sc_conv_check_weights(p->weight, p->bias, p->weight_dtype));
     SC_TRY(sc_kernel_check_initial(&p->initial, p->row_count,
         (uint64_t)(p->width - 1) * p->channels));
     SC_TRY(sc_kernel_pick(backend, SC_K_OP_CONV_PREFILL,
-        sc_kernel_need(p->dtype, p->window.dtype) | sc_kernel_need_initial(&p->initial),
-        row_out));
+        sc_kernel_need(p->dtype, p->window.dtype) | sc_kernel_need_initial(&p->initial)
+        | sc_kernel_need_order(p->order), row_out));
     if (p->row_count == 0) return SC_OK;
     SC_REQUIRE(p->token_count <= INT32_MAX);
     if (p->token_count > 0)
@@ -86,13 +87,14 @@ sc_status sc_k_conv_prefill(sc_backend *backend, const sc_k_conv_prefill_params 
 sc_status sc_kernel_conv_update_check(const sc_backend *backend,
     const sc_k_conv_update_params *p, const struct sc_kernel_row **row_out)
 {
+    SC_REQUIRE(p->order <= SC_K_ORDER_DIM_FIRST);
     SC_TRY(sc_conv_check_common(p->channels, p->width, p->dtype, p->act, &p->window));
     SC_TRY(sc_conv_check_weights(p->weight, p->bias, p->weight_dtype));
     SC_TRY(sc_kernel_check_initial(&p->initial, p->row_count,
         (uint64_t)(p->width - 1) * p->channels));
     SC_TRY(sc_kernel_pick(backend, SC_K_OP_CONV_UPDATE,
-        sc_kernel_need(p->dtype, p->window.dtype) | sc_kernel_need_initial(&p->initial),
-        row_out));
+        sc_kernel_need(p->dtype, p->window.dtype) | sc_kernel_need_initial(&p->initial)
+        | sc_kernel_need_order(p->order), row_out));
     if (p->row_count == 0) return SC_OK;
     SC_REQUIRE(p->row_count <= INT32_MAX);
     SC_TRY(sc_conv_check_xy(p->x, p->x_stride, p->y, p->y_stride, p->dtype, p->channels,

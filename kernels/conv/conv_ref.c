@@ -11,6 +11,7 @@
  * window near the start of a row reaches into old history by itself, and T < W-1 needs no case.
  *
  * Bytes moved: x once, y once, windows once. Cost: W multiply-adds and one exp for each element. */
+#include "conv/window.h"
 #include "kernel_check.h"
 #include "kernel_dispatch.h"
 #include "ref_math.h"
@@ -43,17 +44,19 @@ SC_REF_INLINE void window_load(struct tile *tile, const sc_k_conv_prefill_params
     uint32_t row)
 {
     struct ref_begin from = ref_begin(&p->window, &p->initial, slot, row);
+    const struct window w = {p->order, p->width - 1, p->channels};
     tile->first = 0;
     for (uint32_t j = 0; j + 1 < p->width; j++)
-        ref_begin_load(tile->ext[j], &from, (int64_t)j * p->channels + tile->channel, tile->n);
+        window_line_load(tile->ext[j], &w, &from, j, tile->channel, tile->n);
 }
 
 SC_REF_INLINE void window_store(const struct tile *tile, const sc_k_conv_prefill_params *p,
     int32_t slot)
 {
+    const struct window w = {p->order, p->width - 1, p->channels};
     for (uint32_t j = 0; j + 1 < p->width; j++)
-        ref_store(tile->ext[(tile->first + j) % p->width], ref_slot(&p->window, slot),
-            p->window.dtype, (int64_t)j * p->channels + tile->channel, tile->n);
+        window_line_store(tile->ext[(tile->first + j) % p->width], &w,
+            ref_slot(&p->window, slot), p->window.dtype, j, tile->channel, tile->n);
 }
 
 /* One pass over the channels of a tile; `width`, `dtype` and `silu` are known at compile time. */
@@ -161,7 +164,8 @@ sc_status SC_HOST_FN(sc_k_conv_update)(const void *params, sc_stream *stream)
         .y_stride = u->y_stride, .dtype = u->dtype, .weight = u->weight, .bias = u->bias,
         .weight_dtype = u->weight_dtype, .act = u->act, .channels = u->channels,
         .width = u->width, .token_count = u->row_count, .row_count = u->row_count,
-        .source = u->source, .dest = u->dest, .window = u->window, .initial = u->initial};
+        .source = u->source, .dest = u->dest, .window = u->window, .initial = u->initial,
+        .order = u->order};
     conv(&p, NULL, sc_host_ptr(u->save));
     return SC_OK;
 }

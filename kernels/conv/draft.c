@@ -30,11 +30,13 @@ sc_status sc_kernel_conv_verify_check(const sc_backend *backend,
     const sc_k_conv_verify_params *params, const struct sc_kernel_row **row_out)
 {
     const sc_k_conv_prefill_params *p = &params->tokens;
+    SC_REQUIRE(p->order <= SC_K_ORDER_DIM_FIRST);
     SC_TRY(sc_conv_check_common(p->channels, p->width, p->dtype, p->act, &p->window));
     SC_TRY(sc_conv_check_weights(p->weight, p->bias, p->weight_dtype));
     SC_TRY(sc_kernel_pick(backend, SC_K_OP_CONV_VERIFY,
-        sc_kernel_need(p->dtype, p->window.dtype) | sc_kernel_need_initial(&p->initial),
-        row_out));
+        sc_kernel_need(p->dtype, p->window.dtype) | sc_kernel_need_initial(&p->initial)
+        | sc_kernel_need_order(p->order)
+        | (params->parent != 0 ? SC_KF_TREE : 0), row_out));
     SC_REQUIRE(p->dest == 0);
     SC_REQUIRE(p->saves.count == 0);
     if (p->row_count == 0) return SC_OK;
@@ -68,9 +70,11 @@ sc_status sc_kernel_conv_commit_check(const sc_backend *backend,
     const sc_k_conv_commit_params *params, const struct sc_kernel_row **row_out)
 {
     const sc_k_conv_prefill_params *p = &params->tokens;
+    SC_REQUIRE(p->order <= SC_K_ORDER_DIM_FIRST);
     SC_TRY(sc_conv_check_common(p->channels, p->width, p->dtype, p->act, &p->window));
     SC_TRY(sc_kernel_pick(backend, SC_K_OP_CONV_COMMIT,
-        sc_kernel_need(p->dtype, p->window.dtype), row_out));
+        sc_kernel_need(p->dtype, p->window.dtype) | sc_kernel_need_order(p->order)
+        | (params->parent != 0 ? SC_KF_TREE : 0), row_out));
     if (p->row_count == 0) return SC_OK;
     SC_REQUIRE(p->token_count <= INT32_MAX);
     if (p->token_count > 0 && params->windows.base == 0) {
@@ -125,6 +129,7 @@ sc_status sc_k_conv_update_spec(sc_backend *backend, const sc_k_conv_update_spec
     if (backend == NULL) backend = sc_backend_host();
     SC_REQUIRE(params != NULL);
     const sc_k_conv_update_spec_params *p = params;
+    SC_REQUIRE(p->order <= SC_K_ORDER_DIM_FIRST);
     SC_TRY(sc_conv_check_common(p->channels, p->width, p->dtype, p->act, &p->window));
     SC_REQUIRE(p->drafts_max > 0);
     SC_REQUIRE(p->drafts_max <= SC_K_DRAFT_MAX);
@@ -132,7 +137,7 @@ sc_status sc_k_conv_update_spec(sc_backend *backend, const sc_k_conv_update_spec
         (uint64_t)(p->width + p->drafts_max - 2) * p->channels));
     SC_TRY(sc_conv_check_weights(p->weight, p->bias, p->weight_dtype));
     SC_TRY(sc_kernel_pick(backend, SC_K_OP_CONV_UPDATE_SPEC,
-        sc_kernel_need(p->dtype, p->window.dtype), &row));
+        sc_kernel_need(p->dtype, p->window.dtype) | sc_kernel_need_order(p->order), &row));
     if (p->row_count == 0) return SC_OK;
     SC_REQUIRE(p->token_count <= INT32_MAX);
     if (p->token_count > 0)

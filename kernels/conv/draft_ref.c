@@ -10,6 +10,7 @@
  *   taps of t:  ... parent(parent t), parent t, t; beyond the first one, history from its end
  *
  * The sum is that of conv_ref.c in its order: a chain gives the bits of prefill and of decode. */
+#include "conv/window.h"
 #include "draft_path.h"
 #include "kernel_dispatch.h"
 #include "ref_math.h"
@@ -39,12 +40,12 @@ static void tile_open(struct tile *tile, const sc_k_conv_prefill_params *p, uint
 
 /* History of W-1 inputs, from input `first` of where row r begins on. */
 static void load_history(struct tile *tile, const sc_k_conv_prefill_params *p, int32_t slot,
-    uint32_t r, uint32_t first)
+    uint32_t r, uint32_t first, uint32_t inputs)
 {
     struct ref_begin from = ref_begin(&p->window, &p->initial, slot, r);
+    const struct window w = {p->order, inputs, p->channels};
     for (uint32_t j = 0; j + 1 < p->width; j++)
-        ref_begin_load(tile->ext[j], &from, (int64_t)(first + j) * p->channels + tile->channel,
-            tile->n);
+        window_line_load(tile->ext[j], &w, &from, first + j, tile->channel, tile->n);
 }
 
 static void load_token(struct tile *tile, const sc_k_conv_prefill_params *p, int64_t token,
@@ -84,11 +85,11 @@ static void token_sum(const struct tile *tile, const sc_k_conv_prefill_params *p
 
 /* The window that token t leaves, to `base` (a slot's part or a node's). */
 static void store_window(const struct tile *tile, const sc_k_conv_prefill_params *p,
-    const int32_t *tap, sc_devptr base, int64_t at)
+    const int32_t *tap, sc_devptr base, sc_k_order order)
 {
+    const struct window w = {order, p->width - 1, p->channels};
     for (uint32_t j = 0; j + 1 < p->width; j++)
-        ref_store(tile->ext[tap[j]], base, p->window.dtype,
-            at + (int64_t)j * p->channels + tile->channel, tile->n);
+        window_line_store(tile->ext[tap[j]], &w, base, p->window.dtype, j, tile->channel, tile->n);
 }
 
 static void verify_row(struct tile *tile, const sc_k_conv_verify_params *v, uint32_t r)
@@ -98,7 +99,8 @@ static void verify_row(struct tile *tile, const sc_k_conv_verify_params *v, uint
     int32_t source = ((const int32_t *)sc_host_ptr(p->source))[r], start = row_start[r];
     int64_t y_stride = sc_kernel_stride(p->y_stride, p->channels);
     uint32_t count = sc_kernel_row_tokens(row_start, r);
-    int64_t part = (int64_t)(p->width - 1) * p->channels;
+    uint64_t part = (uint64_t)(p->width - 1) * p->channels
+        * sc_kernel_elem_bytes(p->window.dtype);
     int32_t tap[WIDTH_MAX];
     if (source < 0) {
         for (uint32_t t = 0; t < count; t++)
@@ -106,14 +108,14 @@ static void verify_row(struct tile *tile, const sc_k_conv_verify_params *v, uint
                 tile->n);
         return;
     }
-    load_history(tile, p, source, r, 0);
+    load_history(tile, p, source, r, 0, p->width - 1);
     for (uint32_t t = 0; t < count; t++) {
         load_token(tile, p, start + (int64_t)t, t);
         taps_of(tap, p->width, parent, start, (int32_t)t, p->width);
         token_sum(tile, p, start + (int64_t)t, tap);
         if (v->windows.base != 0)
-            store_window(tile, p, tap + 1, v->windows.base,
-                ((int64_t)r * v->windows.tokens_max + t) * part);
+            store_window(tile, p, tap + 1, v->windows.base
+                + ((uint64_t)r * v->windows.tokens_max + t) * part, SC_K_ORDER_WIDTH_FIRST);
     }
 }
 
@@ -139,7 +141,7 @@ static void commit_window(const struct tile *tile, const sc_k_conv_commit_params
     int32_t start = ((const int32_t *)sc_host_ptr(p->row_start))[r], tap[WIDTH_MAX];
     if (slot <= 0) return;
     taps_of(tap, p->width - 1, sc_host_ptr(m->parent), start, t, p->width);
-    store_window(tile, p, tap, ref_slot(&p->window, slot), 0);
+    store_window(tile, p, tap, ref_slot(&p->window, slot), p->order);
 }
 
 /* ext as the verify had it: from x, or from what each node of the path left behind. */
@@ -171,7 +173,7 @@ static void commit_row(struct tile *tile, const sc_k_conv_commit_params *m, uint
     int64_t first = position != NULL ? position[r] : 0;
     if (source < 0 || (node[r] < 0 && dest == source && p->initial.base == 0)) return;
     uint32_t count = sc_draft_path(sc_host_ptr(m->parent), row_start[r], node[r], path);
-    load_history(tile, p, source, r, 0);
+    load_history(tile, p, source, r, 0, p->width - 1);
     commit_inputs(tile, m, r, path, count);
     for (uint32_t i = 0; i < p->saves.count; i++)
         if (save_row[i] == (int32_t)r)
@@ -208,15 +210,16 @@ static void spec_row(struct tile *tile, const sc_k_conv_prefill_params *p,
         return;
     }
     uint32_t cursor = (uint32_t)((const int32_t *)sc_host_ptr(u->accepted))[r] - 1;
-    load_history(tile, p, slot, r, cursor);
+    const struct window w = {u->order, u->width + u->drafts_max - 2, u->channels};
+    load_history(tile, p, slot, r, cursor, u->width + u->drafts_max - 2);
     for (uint32_t t = 0; t < count; t++) {
         load_token(tile, p, start + t, t);
         taps_of(tap, u->width, NULL, 0, (int32_t)t, u->width);
         token_sum(tile, p, start + t, tap);
     }
     for (uint32_t j = 0; j + 2 < u->width + count; j++) /* history but its first, then tokens */
-        ref_store(tile->ext[j + 1], ref_slot(&u->window, slot), u->window.dtype,
-            (int64_t)j * u->channels + tile->channel, tile->n);
+        window_line_store(tile->ext[j + 1], &w, ref_slot(&u->window, slot), u->window.dtype, j,
+            tile->channel, tile->n);
 }
 
 sc_status SC_HOST_FN(sc_k_conv_update_spec)(const void *params, sc_stream *stream)
@@ -226,7 +229,7 @@ sc_status SC_HOST_FN(sc_k_conv_update_spec)(const void *params, sc_stream *strea
     sc_k_conv_prefill_params p = {.x = u->x, .y = u->y, .x_stride = u->x_stride,
         .y_stride = u->y_stride, .dtype = u->dtype, .weight = u->weight, .bias = u->bias,
         .weight_dtype = u->weight_dtype, .act = u->act, .channels = u->channels,
-        .width = u->width, .window = u->window};
+        .width = u->width, .window = u->window, .order = u->order};
     struct tile tile;
     for (uint32_t channel = 0; channel < u->channels; channel += TILE) {
         tile_open(&tile, &p, channel);

@@ -45,8 +45,8 @@ sc_status sc_kernel_delta_verify_check(const sc_backend *backend,
     SC_TRY(sc_kernel_check_dtype("q, k, v, o", p->dtype));
     SC_TRY(sc_delta_check_shape(&p->shape, &p->state));
     SC_TRY(sc_kernel_pick(backend, SC_K_OP_DELTA_VERIFY,
-        sc_kernel_need(p->dtype, p->state.dtype) | sc_kernel_need_initial(&p->initial),
-        row_out));
+        sc_kernel_need(p->dtype, p->state.dtype) | sc_kernel_need_initial(&p->initial)
+        | (params->parent != 0 ? SC_KF_TREE : 0), row_out));
     SC_TRY(sc_k_delta_verify_scratch(NULL, params, &need_bytes));
     SC_REQUIRE(p->dest == 0);
     SC_REQUIRE(p->saves.count == 0);
@@ -81,8 +81,8 @@ sc_status sc_kernel_delta_commit_check(const sc_backend *backend,
     SC_TRY(sc_kernel_check_dtype("k and v", p->dtype));
     SC_TRY(sc_delta_check_shape(&p->shape, &p->state));
     SC_TRY(sc_kernel_pick(backend, SC_K_OP_DELTA_COMMIT,
-        sc_kernel_need(p->dtype, p->state.dtype) | sc_kernel_need_initial(&p->initial),
-        row_out));
+        sc_kernel_need(p->dtype, p->state.dtype) | sc_kernel_need_initial(&p->initial)
+        | (params->parent != 0 ? SC_KF_TREE : 0), row_out));
     if (p->row_count == 0) return SC_OK;
     SC_TRY(sc_delta_check_tokens(p, false));
     SC_TRY(sc_kernel_check_index("dest", p->dest));

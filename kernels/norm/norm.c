@@ -50,14 +50,16 @@ sc_status sc_kernel_gated_rmsnorm_check(const sc_backend *backend,
         return SC_FAIL(SC_ERR_INVALID, "eps %g is not positive", (double)p->eps);
     uint64_t dense = (uint64_t)p->heads * p->dim;
     SC_TRY(sc_kernel_check_tensor("x", p->x, p->dtype));
-    SC_TRY(sc_kernel_check_tensor("z", p->z, p->dtype));
+    sc_dtype z_dtype = (uint32_t)p->z_dtype != 0 ? p->z_dtype : p->dtype;
+    SC_TRY(sc_kernel_check_dtype("z", z_dtype));
+    SC_TRY(sc_kernel_check_tensor("z", p->z, z_dtype));
     SC_TRY(sc_kernel_check_tensor("y", p->y, p->dtype));
     SC_TRY(sc_kernel_check_tensor("weight", p->weight, p->weight_dtype));
     SC_TRY(sc_kernel_check_stride("x", p->x_stride, dense));
     SC_TRY(sc_kernel_check_stride("z", p->z_stride, dense));
     SC_TRY(sc_kernel_check_stride("y", p->y_stride, dense));
-    SC_TRY(sc_kernel_pick(backend, SC_K_OP_GATED_RMSNORM,
-        sc_kernel_need(p->dtype, (sc_dtype)0), row_out));
+    SC_TRY(sc_kernel_pick(backend, SC_K_OP_GATED_RMSNORM, sc_kernel_need(p->dtype, (sc_dtype)0)
+        | (z_dtype != p->dtype ? SC_KF_MIXED : 0), row_out));
     return SC_OK;
 }
 

@@ -9,6 +9,11 @@
 enum { TILE = 256 };
 _Static_assert(TILE % 16 == 0, "lanes continue from tile to tile");
 
+SC_REF_INLINE sc_dtype z_dtype(const sc_k_gated_rmsnorm_params *p)
+{
+    return (uint32_t)p->z_dtype != 0 ? p->z_dtype : p->dtype;
+}
+
 /* x[0..n) * act(z[0..n)) when gated, else x. */
 SC_REF_INLINE void load_gated(float *restrict x, const sc_k_gated_rmsnorm_params *p, int64_t x_at,
     int64_t z_at, uint32_t n)
@@ -16,7 +21,7 @@ SC_REF_INLINE void load_gated(float *restrict x, const sc_k_gated_rmsnorm_params
     ref_load(x, p->x, p->dtype, x_at, n);
     if (!p->gate_first) return;
     float z[TILE];
-    ref_load(z, p->z, p->dtype, z_at, n);
+    ref_load(z, p->z, z_dtype(p), z_at, n);
     for (uint32_t i = 0; i < n; i++)
         x[i] = x[i] * (p->act == SC_K_ACT_SILU ? ref_silu(z[i]) : ref_sigmoid(z[i]));
 }
@@ -45,7 +50,7 @@ static void rmsnorm_head(const sc_k_gated_rmsnorm_params *p, int64_t x_at,
         ref_load(w, p->weight, p->weight_dtype, w_at + d, n);
         for (uint32_t i = 0; i < n; i++) x[i] = x[i] * rms * w[i];
         if (!p->gate_first) {
-            ref_load(z, p->z, p->dtype, z_at + d, n);
+            ref_load(z, p->z, z_dtype(p), z_at + d, n);
             if (p->act == SC_K_ACT_SILU)
                 for (uint32_t i = 0; i < n; i++) x[i] = x[i] * ref_silu(z[i]);
             else

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 foreach(name backend delta delta_bits decode conv small step rows draft ssm project move linear
-        args replay replay_args ranks)
+        stage choice args replay replay_args ranks)
     if(EXISTS ${CMAKE_CURRENT_LIST_DIR}/test_kernels_${name}.c)
         sc_test(NAME test_kernels_${name} LABELS unit LAYERS base kernels
             SOURCES test_kernels_${name}.c)
@@ -8,7 +8,7 @@ foreach(name backend delta delta_bits decode conv small step rows draft ssm proj
             SC_FIXTURE_DIR="${PROJECT_SOURCE_DIR}/tests/oracle/fixtures")
     endif()
 endforeach()
-foreach(name small rows) # ref_math.h and the table are private to the layer
+foreach(name small rows choice) # ref_math.h and the table are private to the layer
     if(TARGET test_kernels_${name})
         target_include_directories(test_kernels_${name} PRIVATE ${PROJECT_SOURCE_DIR}/kernels)
     endif()
@@ -18,7 +18,7 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64)$")
     set(rows reference avx2 avx512)
 endif()
 foreach(row IN LISTS rows)
-    foreach(name delta delta_bits decode conv draft ssm project move linear replay)
+    foreach(name delta delta_bits decode conv draft ssm project move linear stage replay)
         add_test(NAME test_kernels_${name}_${row} COMMAND test_kernels_${name})
         set_tests_properties(test_kernels_${name}_${row} PROPERTIES LABELS unit TIMEOUT 1200
             ENVIRONMENT SC_KERNELS=${row})

@@ -305,6 +305,112 @@ START_TEST(initial__conv)
 }
 END_TEST
 
+/* ---- the second order of windows ---- */
+
+enum { CHANNELS = 70, DRAFTS = 4, WIDE = WIDTH - 1 + DRAFTS - 1 };
+
+/* Slot `slot` of `to` gets that of `from`, [inputs][channels] turned to [channels][inputs]. */
+static void turn(const struct rig_pool *from, const struct rig_pool *to, int32_t slot,
+    size_t inputs)
+{
+    size_t e = rig_elem(from->slots.dtype);
+    for (size_t j = 0; j < inputs; j++)
+        for (size_t c = 0; c < CHANNELS; c++)
+            memcpy((uint8_t *)rig_slot(to, slot) + (c * inputs + j) * e,
+                (uint8_t *)rig_slot(from, slot) + (j * CHANNELS + c) * e, e);
+}
+
+/* Both pools have the same windows, each in its order. */
+static void same_turned(const struct rig_pool *wide, const struct rig_pool *dim, size_t inputs)
+{
+    struct rig_pool turned = rig_pool(wide->slots.dtype, wide->part_elems, SLOTS, 0, 0);
+    for (int32_t slot = 0; slot < SLOTS; slot++) {
+        turn(wide, &turned, slot, inputs);
+        rig_same_slots(&turned, slot, dim, slot);
+    }
+    free(turned.memory);
+}
+
+struct order {
+    void *x, *w, *y[2];
+    struct rig_pool pool[2]; /* width first, dim first */
+    size_t bytes, inputs;
+};
+
+static struct order order_open(int i, size_t inputs)
+{
+    struct order o = {.inputs = inputs};
+    struct sc_prng prng;
+    sc_prng_seed(&prng, 60 + (uint64_t)i);
+    sc_dtype dtype = i % 2 ? SC_DTYPE_BF16 : SC_DTYPE_F32;
+    o.x = tensor(&prng, dtype, 12 * CHANNELS), o.w = tensor(&prng, dtype, WIDTH * CHANNELS);
+    o.bytes = 12 * CHANNELS * rig_elem(dtype);
+    for (int k = 0; k < 2; k++) {
+        o.y[k] = rig_tensor(dtype, NULL, 12 * CHANNELS);
+        o.pool[k] = rig_pool(dtype, inputs * CHANNELS, SLOTS, 0, 0);
+    }
+    for (int32_t slot = 1; slot <= 4; slot++)
+        fill(&prng, &o.pool[0], slot), turn(&o.pool[0], &o.pool[1], slot, inputs);
+    return o;
+}
+
+static void order_close(struct order *o)
+{
+    ck_assert_mem_eq(o->y[0], o->y[1], o->bytes);
+    same_turned(&o->pool[0], &o->pool[1], o->inputs);
+    free(o->x), free(o->w), free(o->y[0]), free(o->y[1]);
+    free(o->pool[0].memory), free(o->pool[1].memory);
+}
+
+START_TEST(order__dim_first_windows_give_the_same_bits)
+{
+    struct order o = order_open(_i, WIDTH - 1);
+    sc_dtype dtype = o.pool[0].slots.dtype;
+    int32_t start[ROWS + 1] = {0, 2, 9, 12, 12}, source[ROWS] = {1, 0, -1, 4};
+    int32_t dest[ROWS] = {5, 6, 7, 8}, node[ROWS] = {0, 5, -1, -1}, row = 1, pos = 3, slot = 9;
+    for (int k = 0; k < 2; k++) {
+        sc_k_conv_prefill_params p = {.x = sc_host_devptr(o.x), .y = sc_host_devptr(o.y[k]),
+            .dtype = dtype, .weight = sc_host_devptr(o.w), .weight_dtype = dtype,
+            .act = SC_K_ACT_SILU, .channels = CHANNELS, .width = WIDTH, .token_count = 12,
+            .row_count = ROWS, .row_start = sc_host_devptr(start),
+            .source = sc_host_devptr(source), .dest = sc_host_devptr(dest),
+            .saves = {sc_host_devptr(&row), sc_host_devptr(&pos), sc_host_devptr(&slot), 1},
+            .window = o.pool[k].slots, .order = k ? SC_K_ORDER_DIM_FIRST : 0};
+        if (_i / 2 == 0) RIG_OK(sc_k_conv_prefill(NULL, &p, NULL));
+        sc_k_conv_commit_params commit = {.tokens = p, .node = sc_host_devptr(node)};
+        if (_i / 2 == 1) RIG_OK(sc_k_conv_commit(NULL, &commit, NULL));
+        sc_k_conv_verify_params verify = {.tokens = p};
+        verify.tokens.dest = 0, verify.tokens.saves.count = 0;
+        if (_i / 2 == 1) RIG_OK(sc_k_conv_verify(NULL, &verify, NULL));
+        sc_k_conv_update_params u = {.x = p.x, .y = p.y, .dtype = dtype, .weight = p.weight,
+            .weight_dtype = dtype, .channels = CHANNELS, .width = WIDTH, .row_count = ROWS,
+            .source = p.source, .dest = p.dest, .window = p.window, .order = p.order};
+        if (_i / 2 == 2) RIG_OK(sc_k_conv_update(NULL, &u, NULL));
+        p.order = (sc_k_order)7;
+        ck_assert_int_eq(sc_k_conv_prefill(NULL, &p, NULL), SC_ERR_INVALID);
+    }
+    order_close(&o);
+}
+END_TEST
+
+START_TEST(order__dim_first_rows_with_a_cursor)
+{
+    struct order o = order_open(_i, WIDE);
+    sc_dtype dtype = o.pool[0].slots.dtype;
+    int32_t start[4] = {0, 4, 7, 8}, slot[3] = {1, 2, -1}, accepted[3] = {1, 3, 1};
+    for (int k = 0; k < 2; k++) {
+        sc_k_conv_update_spec_params p = {.x = sc_host_devptr(o.x), .y = sc_host_devptr(o.y[k]),
+            .dtype = dtype, .weight = sc_host_devptr(o.w), .weight_dtype = dtype,
+            .act = SC_K_ACT_SILU, .channels = CHANNELS, .width = WIDTH, .drafts_max = DRAFTS,
+            .token_count = 12, .row_count = 3, .row_start = sc_host_devptr(start),
+            .slot = sc_host_devptr(slot), .accepted = sc_host_devptr(accepted),
+            .window = o.pool[k].slots, .order = k ? SC_K_ORDER_DIM_FIRST : 0};
+        RIG_OK(sc_k_conv_update_spec(NULL, &p, NULL));
+    }
+    order_close(&o);
+}
+END_TEST
+
 START_TEST(initial__ssm)
 {
     enum { HEADS = 2, P = 20, N = 33, TOKENS = 12 };
@@ -415,6 +521,8 @@ int main(void)
     tcase_add_loop_test(all, initial__verify_and_commit, 0, CASES);
     tcase_add_loop_test(all, initial__conv, 0, 6);
     tcase_add_loop_test(all, initial__ssm, 0, 2);
+    tcase_add_loop_test(all, order__dim_first_windows_give_the_same_bits, 0, 6);
+    tcase_add_loop_test(all, order__dim_first_rows_with_a_cursor, 0, 2);
     tcase_add_test(all, decode__refuses_bad_arguments);
     tcase_add_test(all, split__refuses_bad_arguments);
     suite_add_tcase(suite, all);

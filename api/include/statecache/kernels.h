@@ -86,6 +86,10 @@ typedef struct sc_k_saves {
     uint32_t count;
 } sc_k_saves;
 
+/** How the inputs of a conv window lie in a slot: [width - 1][channels], or [channels][width - 1].
+ * The second is what some engines keep; it costs the host (no vector reads it whole). */
+typedef enum sc_k_order { SC_K_ORDER_WIDTH_FIRST = 0, SC_K_ORDER_DIM_FIRST = 1 } sc_k_order;
+
 typedef enum sc_k_act { SC_K_ACT_IDENTITY = 0, SC_K_ACT_SILU = 1, SC_K_ACT_SIGMOID = 2 } sc_k_act;
 
 /* ------------------------------------------------------------------------ causal depthwise conv */
@@ -114,7 +118,8 @@ typedef struct sc_k_conv_prefill_params {
     sc_devptr dest;      /* [row_count] int32 */
     sc_k_saves saves;    /* at any position within the row */
     sc_k_slots window;   /* [slot][width - 1][channels] */
-    sc_k_slots initial;  /* base not 0: dense beginnings, [row_count][width - 1][channels] */
+    sc_k_slots initial;  /* base not 0: dense beginnings, [row_count] parts like those of window */
+    sc_k_order order;    /* of window and initial */
 } sc_k_conv_prefill_params;
 
 SC_API sc_status sc_k_conv_prefill(sc_backend *backend, const sc_k_conv_prefill_params *params,
@@ -140,6 +145,7 @@ typedef struct sc_k_conv_update_params {
     sc_k_slots window;
     bool window_settled; /* a promise like state_settled below, for windows and weights */
     sc_k_slots initial;  /* as in sc_k_conv_prefill_params */
+    sc_k_order order;
 } sc_k_conv_update_params;
 
 SC_API sc_status sc_k_conv_update(sc_backend *backend, const sc_k_conv_update_params *params,
@@ -222,6 +228,7 @@ typedef struct sc_k_gated_rmsnorm_params {
     uint32_t heads;   /* or groups */
     uint32_t dim;
     float eps;        /* > 0 */
+    sc_dtype z_dtype; /* 0: like x */
 } sc_k_gated_rmsnorm_params;
 
 SC_API sc_status sc_k_gated_rmsnorm(sc_backend *backend, const sc_k_gated_rmsnorm_params *params,
@@ -404,7 +411,8 @@ typedef enum sc_k_op {
     SC_K_OP_REPLAY_DELTA_FOLD = 20,
     SC_K_OP_REPLAY_SSM = 21,
     SC_K_OP_REPLAY_SSM_FOLD = 22,
-    SC_K_OP_COUNT = 23
+    SC_K_OP_KDA_UPDATE = 23, /* kernels_stage.h */
+    SC_K_OP_COUNT = 24
 } sc_k_op;
 
 /** Name of the kernel row that serves `op` on `backend` for tensors of `dtype` and states of

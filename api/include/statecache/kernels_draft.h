@@ -29,7 +29,8 @@ extern "C" {
 enum { SC_K_DRAFT_MAX = 256 }; /* tokens of one row at most */
 
 /** Memory for what every node leaves, all zero: none. Row r's node t lies at
- * base + (r * tokens_max + t) * part bytes, dense, in the dtype of the slots. */
+ * base + (r * tokens_max + t) * part bytes, dense, in the dtype of the slots (windows: width
+ * first, whatever the slots' order). */
 typedef struct sc_k_node_store {
     sc_devptr base;
     uint32_t tokens_max; /* nodes of a row; at least the longest row's */
@@ -125,6 +126,7 @@ typedef struct sc_k_conv_update_spec_params {
     sc_devptr slot;      /* [row_count] int32 */
     sc_devptr accepted;  /* [row_count] int32 */
     sc_k_slots window;   /* [slot][width - 1 + drafts_max - 1][channels] */
+    sc_k_order order;    /* of window */
 } sc_k_conv_update_spec_params;
 
 SC_API sc_status sc_k_conv_update_spec(sc_backend *backend,

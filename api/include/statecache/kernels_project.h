@@ -19,6 +19,9 @@
 extern "C" {
 #endif
 
+/** EXACT (contract 10): nothing is chosen by batch or size. FAST: it may be, within tolerance. */
+typedef enum sc_numerics { SC_NUMERICS_EXACT = 0, SC_NUMERICS_FAST = 1 } sc_numerics;
+
 typedef struct sc_k_project_params {
     sc_devptr x;           /* [token_count, x_stride] of `dtype`: in_dim used */
     sc_devptr weight;      /* [out_dim, in_dim] of `weight_dtype` */

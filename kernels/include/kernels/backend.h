@@ -17,6 +17,7 @@ extern "C" {
 #endif
 
 struct sc_event;
+struct sc_kernel_row;
 
 /* Memory that a backend gave out; zero-initialised is "none". */
 struct sc_backend_memory {
@@ -83,6 +84,8 @@ struct sc_backend {
     const char *name;            /* static */
     uint32_t compute_capability; /* 0: host; 90: sm_90 */
     bool host_memory;            /* a sc_devptr of this backend is a host address */
+    /* NULL, or the row of each operation (NULL: none), chosen once: kernels_choice.h */
+    const struct sc_kernel_row *const *rows;
 };
 
 /* Zeroed memory, 2 MiB aligned when that large, else at least page aligned; never touched yet, so a
