@@ -92,7 +92,7 @@ static sc_k_conv_prefill_params conv_params(const struct chain *c, uint32_t i)
         .weight_dtype = l->conv_dtype, .act = l->conv_act, .channels = (uint32_t)c->width[i],
         .width = l->conv_width, .token_count = b->token_count, .row_count = b->row_count,
         .row_start = b->row_start, .position = b->position, .source = b->source,
-        .dest = b->dest, .saves = b->saves, .window = b->window[i]};
+        .dest = b->dest, .saves = b->saves, .window = b->window[i], .order = b->order};
 }
 
 static sc_k_conv_update_params update_params(const struct chain *c, uint32_t i)
@@ -103,7 +103,7 @@ static sc_k_conv_update_params update_params(const struct chain *c, uint32_t i)
         .y_stride = p.y_stride, .dtype = p.dtype, .weight = p.weight, .bias = p.bias,
         .weight_dtype = p.weight_dtype, .act = p.act, .channels = p.channels, .width = p.width,
         .row_count = b->row_count, .source = b->source, .dest = b->dest, .save = b->save,
-        .window = p.window, .window_settled = b->settled};
+        .window = p.window, .window_settled = b->settled, .order = b->order};
 }
 
 static sc_k_delta_decode_params decode_params(const struct chain *c)

@@ -220,6 +220,30 @@ START_TEST(extend__gives_the_bits_of_the_calls_and_of_any_cut_on_the_grid)
 }
 END_TEST
 
+/* The same windows as [channels][inputs]: every form gives the same outputs. */
+START_TEST(linear__windows_of_the_other_order)
+{
+    struct layer *one = layer_open(_i, 1), *two = layer_open(_i, 1);
+    size_t e = rig_elem(one->dtype), c = one->channels;
+    for (size_t j = 0; j + 1 < WIDTH; j++)
+        for (size_t n = 0; n < c; n++)
+            memcpy((uint8_t *)rig_slot(&two->window[0], 1) + (n * (WIDTH - 1) + j) * e,
+                (uint8_t *)rig_slot(&one->window[0], 1) + (j * c + n) * e, e);
+    two->batch.order = SC_K_ORDER_DIM_FIRST;
+    for (int k = 0; k < 2; k++) {
+        struct layer *s = k ? two : one;
+        rows(s, 0, TOKENS - 2, 1, 2);
+        scratch(s, SC_LINEAR_EXTEND);
+        RIG_OK(sc_linear_extend(NULL, &s->l, &s->batch, NULL));
+        decode(s, TOKENS - 2, 2, 3);
+        decode(s, TOKENS - 1, 3, 3);
+    }
+    ck_assert_mem_eq(one->o, two->o, TOKENS * o_row(one));
+    rig_same_slots(&one->state, 3, &two->state, 3);
+    layer_close(one), layer_close(two);
+}
+END_TEST
+
 /* A tree: 0-1-2 and 0-3-4, 4-5, and 6 from the state. */
 static const int32_t parents[DRAFTS] = {-1, 0, 1, 0, 3, 4, -1};
 static const int32_t path[4] = {0, 3, 4, 5};
@@ -440,6 +464,7 @@ int main(void)
     tcase_add_loop_test(all, decode__three_windows_give_the_bits_of_one, 0, CASES);
     tcase_add_loop_test(all, extend__gives_the_bits_of_the_calls_and_of_any_cut_on_the_grid, 0,
         CASES);
+    tcase_add_loop_test(all, linear__windows_of_the_other_order, 0, 4);
     tcase_add_loop_test(all, verify__and_commit_are_decode_along_the_path, 0, CASES);
     tcase_add_loop_test(all, linear_decode__refuses_bad_arguments, 0, 2);
     tcase_add_loop_test(all, linear_extend__refuses_bad_arguments, 0, 2);

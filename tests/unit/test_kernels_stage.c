@@ -397,6 +397,75 @@ START_TEST(stage__ranks_are_summed_by_reduce)
 }
 END_TEST
 
+/* Head `h` of a stage of two heads, as a rank of its own: its slices of weights, x, slots. */
+static void slice(const void *from, void *to, size_t piece, size_t count, size_t pitch,
+    size_t first)
+{
+    for (size_t i = 0; i < count; i++)
+        memcpy((uint8_t *)to + i * piece, (const uint8_t *)from + i * pitch + first, piece);
+}
+
+static struct rig *rank_open(const struct rig *all, int i, size_t h)
+{
+    struct rig *s = rig_open(i);
+    size_t d = all->o.dim, w = rig_elem(all->o.weight_dtype), e = rig_elem(all->o.dtype);
+    size_t state = d * d * rig_elem(all->state.slots.dtype);
+    sc_kda_stage_destroy(s->stage);
+    slice(all->conv, s->conv, d * 4 * w, 3, 2 * d * 4 * w, h * d * 4 * w);
+    slice(all->f_b, s->f_b, d * RANK * w, 1, 0, h * d * RANK * w);
+    slice(all->g_b, s->g_b, d * RANK * w, 1, 0, h * d * RANK * w);
+    slice(all->gates, s->gates, 4, 1, 0, h * 4);
+    slice(all->gates, s->gates + 1, d * 4, 1, 0, (2 + h * d) * 4);
+    s->o.heads = 1, s->all = d;
+    s->o.gates.dt_bias = sc_host_devptr(s->gates + 1);
+    RIG_OK(sc_kda_stage_create(NULL, &s->o, NULL, &s->stage));
+    RIG_OK(sc_kda_stage_columns(s->stage, &s->c));
+    for (size_t r = 0; r < ROWS; r++) {
+        const uint8_t *from = (const uint8_t *)all->x + r * all->c.count * e;
+        uint8_t *to = (uint8_t *)s->x + r * s->c.count * e;
+        slice(from, to, d * e, 3, 2 * d * e, h * d * e);
+        memcpy(to + s->c.beta * e, from + (all->c.beta + h) * e, e);
+        memcpy(to + s->c.f_a * e, from + all->c.f_a * e, RANK * e);
+        memcpy(to + s->c.g_a * e, from + all->c.g_a * e, RANK * e);
+    }
+    free(s->window.memory), free(s->state.memory);
+    s->window = rig_pool(s->o.dtype, 9 * d, SLOTS, 0, 0);
+    s->state = rig_pool(all->state.slots.dtype, d * d, SLOTS, 0, 0);
+    for (int32_t slot = 1; slot <= 2; slot++) {
+        slice(rig_slot(&all->window, slot), rig_slot(&s->window, slot), d * e, 9, 2 * d * e,
+            h * d * e);
+        slice(rig_slot(&all->state, slot), rig_slot(&s->state, slot), state, 1, 0, h * state);
+    }
+    key_init(s, 1);
+    return s;
+}
+
+START_TEST(stage__two_ranks_are_one)
+{
+    static const int cases[] = {0, 1, 2, 4, 6};
+    int i = cases[_i];
+    struct rig *all = rig_open(i);
+    size_t d = all->o.dim, e = rig_elem(all->o.dtype);
+    struct rig *rank[2] = {rank_open(all, i, 0), rank_open(all, i, 1)};
+    scratch(all, true);
+    RIG_OK(sc_kda_stage_run(all->stage, &all->p, NULL));
+    for (size_t h = 0; h < 2; h++) {
+        struct rig *s = rank[h];
+        size_t state = rig_part_bytes(&s->state);
+        scratch(s, true);
+        RIG_OK(sc_kda_stage_run(s->stage, &s->p, NULL));
+        for (size_t r = 0; r < REQUESTS; r++)
+            ck_assert_mem_eq((uint8_t *)s->y + r * d * e,
+                (uint8_t *)all->y + (r * 2 + h) * d * e, d * e);
+        for (int32_t slot = 2; slot <= 3; slot++)
+            ck_assert_mem_eq(rig_slot(&s->state, slot),
+                (uint8_t *)rig_slot(&all->state, slot) + h * state, state);
+        rig_close(s);
+    }
+    rig_close(all);
+}
+END_TEST
+
 static uint32_t gemm_calls;
 static sc_status gemm_answer;
 
@@ -598,6 +667,7 @@ int main(void)
     tcase_add_loop_test(all, stage__drafts_are_decode, 0, CASES);
     tcase_add_loop_test(all, stage__projections_are_products_around_it, 0, 8);
     tcase_add_test(all, stage__ranks_are_summed_by_reduce);
+    tcase_add_loop_test(all, stage__two_ranks_are_one, 0, 5);
     tcase_add_test(all, stage__gemm_only_when_fast_and_large);
     tcase_add_test(all, stage_create__refuses_bad_arguments);
     tcase_add_test(all, stage_prepare__refuses_bad_arguments);

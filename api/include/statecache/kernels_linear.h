@@ -68,6 +68,7 @@ typedef struct sc_linear_batch {
     sc_devptr scratch;     /* 64-byte aligned, of no other call that may run meanwhile */
     uint64_t scratch_bytes;
     bool settled;          /* decode: both promises of kernels.h (state_settled) */
+    sc_k_order order;      /* of all windows */
 } sc_linear_batch;
 
 typedef enum sc_linear_form {
