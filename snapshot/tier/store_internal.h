@@ -29,9 +29,10 @@
  * order, counters; never held over a call to the system, but sc_heap). Readers pin under `lock`
  * first and read the node in a transaction begun afterwards: what they see cannot be removed.
  *
- * Cost: 48 bytes of memory a node and a bit a block; open is O(nodes); find O(tokens); eviction
- * O(log n) and one transaction for up to EVICT_MAX records. Rejected: free extents in LMDB (twice
- * the writes, and a leak after each crash in between); tokens in full in each record (n^2). */
+ * Cost: 48 bytes of memory a node and a bit a block; open is O(nodes) and reads the metadata once,
+ * in its order (a second for a million); find O(tokens); eviction O(log n) and one transaction for
+ * up to EVICT_MAX records. Rejected: free extents in LMDB (twice the writes, and a leak after each
+ * crash in between); tokens in full in each record (n^2). */
 #ifndef SC_TIER_STORE_INTERNAL_H
 #define SC_TIER_STORE_INTERNAL_H
 

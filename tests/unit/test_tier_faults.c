@@ -235,6 +235,40 @@ START_TEST(report_102__failed_writes_give_their_blocks_back)
 }
 END_TEST
 
+/* Half of the transfers are done at once, before those that were sent first have ended. */
+static int some_short(void *ctx, const char *what)
+{
+    _Atomic uint64_t *calls = ctx;
+    if (strncmp(what, "uring", 5) != 0) return 0;
+    return sc_mix64(atomic_fetch_add(calls, 1)) % 2 ? SC_TIER_FAULT_SHORT : 0;
+}
+
+/* Many more chunks than may be on their way: the check is that of the payload in its order. */
+START_TEST(payload__chunks_that_end_in_any_order_are_checked_in_theirs)
+{
+    _Atomic uint64_t calls = 0;
+    struct sc_tier_faults faults = {some_short, (void *)&calls};
+    struct sc_store_options options = tier_options(folder), plain = options;
+    options.chunk_bytes = 4096;
+    options.uring = SC_STORE_ON;
+    options.faults = &faults;
+    plain.uring = SC_STORE_OFF;
+    for (uint32_t i = 0; i < 8; i++) {
+        uint64_t bytes = 900000 + 1237 * i; /* some 220 chunks */
+        struct sc_store *store = tier_open(i % 2 ? &options : &plain);
+        ck_assert_int_eq(tier_put(store, i, 20, 0, bytes), SC_OK);
+        sc_store_close(store);
+        store = tier_open(i % 2 ? &plain : &options);
+        tier_expect(store, i, 20, bytes);
+        sc_store_close(store);
+        store = tier_open(&options);
+        tier_expect(store, i, 20, bytes);
+        sc_store_close(store);
+    }
+    ck_assert_uint_gt(atomic_load(&calls), 8 * 220);
+}
+END_TEST
+
 /* A read error is a miss; the record and the others stay. */
 START_TEST(read__an_error_of_the_disk_is_a_miss)
 {
@@ -268,4 +302,5 @@ TIER_MAIN("tier/faults", 300,
     {faults__every_allocation_failing_once, 2},
     {report_99__a_failed_store_is_no_record, 0},
     {report_102__failed_writes_give_their_blocks_back, 2},
+    {payload__chunks_that_end_in_any_order_are_checked_in_theirs, 0},
     {read__an_error_of_the_disk_is_a_miss, 2})
