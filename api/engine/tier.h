@@ -208,6 +208,13 @@ void sc_engine_tier_begin(sc_cache *cache, struct lease *lease, const sc_request
 bool sc_engine_tier_leave(sc_cache *cache, struct lease *lease);
 /* Time has come: leases whose deadline is over go on. */
 void sc_engine_tier_time(sc_cache *cache);
+/* A lease that waits does so no more: its reason changes, it leaves, it goes on from where the
+ * device was. */
+void sc_tier_reason_set(sc_cache *cache, struct lease *lease, sc_reason reason);
+void sc_tier_forget_waiter(struct lease *lease);
+void sc_tier_go_on_shorter(sc_cache *cache, struct lease *lease, sc_reason reason);
+
+/* tier_resume.c */
 void sc_tier_restore_end(sc_cache *cache, struct transfer *transfer, sc_status status);
 
 /* tier_apply.c */

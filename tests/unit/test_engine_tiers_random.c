@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Random schedules on a cache with tiers; and contract 18 for them: a second cache with tiers of
  * its own, whose transfers end in another order and at other times, decides the same when it is fed
- * the same calls, apply among them. SC_TEST_SCALE makes the sequences longer (percent): 10,000 gives a
- * million calls. */
+ * the same calls, apply among them. SC_TEST_SCALE makes the sequences longer (percent): 10,000
+ * gives a million calls. */
 #include "support/test_scale.h"
 #include "test_engine_tape.h"
 #include "test_engine_tiers_sim.h"
