@@ -39,6 +39,8 @@ void sc_engine_batch_layout(const sc_cache *cache, sc_batch *batch)
     batch->at_draft_count = section(batch, rows);
     batch->at_copy_from = section(batch, rows);
     batch->at_copy_to = section(batch, rows);
+    batch->at_flush = section(batch, rows);
+    batch->at_extra_from = section(batch, rows);
     batch->at_parent = section(batch, rows * batch->draft_max);
 }
 
@@ -51,7 +53,8 @@ static void write_row(const sc_cache *cache, const sc_batch *batch, int32_t *blo
     const struct step_row *row)
 {
     const struct lease *lease = row->lease;
-    bool copy = (lease->flags & SC_REQUEST_COPY) && row->source.id != row->dest.id;
+    bool copy = row->ring_copy ||
+        ((lease->flags & SC_REQUEST_COPY) && row->source.id != row->dest.id);
     bool tail = !cache->options.without_kv && row->end % cache->page != 0;
     block[batch->at_position + i] = (int32_t)row->from;
     block[batch->at_end + i] = (int32_t)row->end;
@@ -61,6 +64,8 @@ static void write_row(const sc_cache *cache, const sc_batch *batch, int32_t *blo
     block[batch->at_decode + i] = row->decode;
     if (row->freeze_kind != SC_KIND_NONE) block[batch->at_freeze + i] = tail ? 2 : 1;
     block[batch->at_draft_count + i] = (int32_t)row->draft_count;
+    block[batch->at_flush + i] = row->flush;
+    if (row->ring_from.id != 0) block[batch->at_extra_from + i] = (int32_t)row->ring_from.id;
     if (row->accepted_row != NO_ROW) {
         block[batch->at_accepted + i] = (int32_t)row->accepted_row;
         block[batch->at_accepted_back + i] = (int32_t)row->accepted_back;

@@ -117,6 +117,7 @@ static void cache_free(sc_cache *cache)
     if (cache->registry) sc_registry_destroy(cache->registry);
     if (cache->radix) sc_radix_destroy(cache->radix);
     sc_engine_step_free(cache);
+    sc_engine_ring_free(cache);
     sc_engine_record_free(cache);
     sc_heap_free(heap, cache->scratch_ids, cache->scratch_ids_cap * sizeof *cache->scratch_ids);
     sc_heap_free(heap, cache->scratch_runs, cache->scratch_runs_cap * sizeof *cache->scratch_runs);
@@ -187,6 +188,7 @@ sc_status sc_cache_create(const sc_cache_options *options, sc_cache **cache_out)
     sc_status status = create_index(cache);
     if (status == SC_OK) status = sc_engine_policy_create(cache);
     if (status == SC_OK) status = create_arrays(cache);
+    if (status == SC_OK) status = sc_engine_ring_create(cache);
     if (status == SC_OK) status = sc_engine_record_room(cache, 0);
     if (status == SC_OK) status = sc_rwlock_init(&cache->lock, SC_RANK_ENGINE);
     if (status != SC_OK) {
@@ -212,8 +214,10 @@ sc_status sc_cache_create(const sc_cache_options *options, sc_cache **cache_out)
 
 static void free_snapshot(void *ctx, uint32_t snapshot, const struct sc_snapshot_info *info)
 {
+    sc_cache *cache = ctx;
     (void)snapshot;
-    sc_engine_slot_free(ctx, info->slot);
+    sc_engine_slot_free(cache->options.pool, info->slot);
+    sc_engine_ring_gone(cache, info->extra);
 }
 
 sc_status sc_cache_destroy(sc_cache *cache)
@@ -224,7 +228,7 @@ sc_status sc_cache_destroy(sc_cache *cache)
     sc_rwlock_unlock(&cache->lock);
     if (leases > 0) return SC_FAIL(SC_ERR_BUSY, "%u leases are alive", leases);
     SC_TRY(sc_engine_tier_unbind(cache));
-    sc_registry_each(cache->registry, free_snapshot, cache->options.pool);
+    sc_registry_each(cache->registry, free_snapshot, cache);
     sc_engine_tier_free(cache);
     unhold_pools(cache);
     sc_rwlock_deinit(&cache->lock);

@@ -56,7 +56,8 @@
  * (1) Every allocated slot of the pool is exactly one of: the working slot or the retired source of
  *     one lease (WORKING, or DRAINING in a lease of that state), a save or a frozen row's F of a
  *     step in flight, or held by a lease (IN_FLIGHT), the slot of one registered snapshot
- *     (SNAPSHOT). Each lease has one slot of extras.
+ *     (SNAPSHOT). Each lease has one slot of extras (WORKING), and so has each snapshot with
+ *     records (SNAPSHOT); no other is taken.
  * (2) Registry and tree name the same snapshots, one to one. The node's end is the snapshot's token
  *     count, and (with KV) the node's history is the hash of the snapshot's history.
  * (3) A lease reads the null slot, its own working slot, its retired source, or a snapshot whose
@@ -139,6 +140,7 @@
 #include "radix/radix.h"
 #include "snapshot/registry.h"
 #include "statecache/cache.h"
+#include "statecache/kernels_replay.h"
 
 enum { SPACE_KEY_BYTES = 64 };
 
@@ -209,6 +211,12 @@ struct lease {
     bool pinned;
     bool retired;         /* the source is the lease's own slot, and not the working slot */
     sc_slot source, working, extra;
+    /* Rings (ring.c): records on top of the base, and whether the next token may be one; slot of
+     * the extras that holds them until the first row has copied them (null: `extra` does); a
+     * snapshot has taken `extra` over. */
+    uint32_t records, issued_records;
+    bool ring_open, issued_open, extra_kept;
+    sc_slot ring_from;
     sc_slot held[SC_DEPTH_MAX]; /* of rows that have ended, named by others in flight */
     uint32_t held_count;
 
@@ -278,6 +286,11 @@ struct step_row {
     sc_slot freeze;           /* F */
     uint32_t save_first, save_count;
     uint32_t accepted_row, accepted_back; /* see sc_batch; NO_ROW */
+    bool wants_end;           /* its end is to be saved, whether there was a slot or not */
+    sc_replay_mode flush;     /* see ring.c, as the next four */
+    bool ring_copy, open_after;
+    uint32_t records_after;
+    sc_slot ring_from;
     const sc_result *result;  /* during commit */
     bool discard;             /* ... nothing of it is kept */
 };
@@ -319,6 +332,13 @@ struct drain {
     uint64_t cap, first, count;
 };
 
+/* Whose records a slot of the extras pool holds. */
+struct ring_holder {
+    sc_node node;
+    uint32_t snapshot; /* 0: no snapshot's */
+    uint64_t clock;    /* rises: oldest first */
+};
+
 /* The record that is being written (record.c). */
 struct recorder {
     uint32_t *words;
@@ -343,6 +363,10 @@ struct sc_cache {
     uint64_t pin_next_ns;     /* 0: none */
     uint32_t pool_slots;
     struct stale stale;
+    uint32_t ring_records;       /* 0: no rings */
+    struct ring_holder *holders; /* [holder_count] by slot of the extras */
+    uint32_t holder_count;
+    uint64_t holder_clock;
 
     struct space **spaces;    /* by id - 1; NULL: closed */
     uint32_t space_count, space_cap;
@@ -601,6 +625,30 @@ struct fills {
 void sc_engine_fill_add(const sc_cache *cache, struct fills *fills, const struct lease *lease);
 /* Prepares them: calls the device, so without the lock. On error they may hold anything. */
 sc_status sc_engine_fill(const sc_cache *cache, const struct fills *fills);
+
+/* ring.c: nothing happens without rings. */
+/* SC_ERR_INVALID: rings without control words. SC_ERR_NO_MEMORY. */
+sc_status sc_engine_ring_create(sc_cache *cache);
+void sc_engine_ring_free(sc_cache *cache);
+/* What the row does with its ring; before it is issued. */
+void sc_engine_ring_plan(const sc_cache *cache, struct step_row *row);
+/* Where the lease's rows in flight lead. */
+void sc_engine_ring_issue(const sc_cache *cache, struct lease *lease);
+void sc_engine_ring_keep_row(struct lease *lease, const struct step_row *row);
+/* The lease stands on the snapshot. */
+void sc_engine_ring_resume(struct lease *lease, const struct sc_snapshot_info *snapshot);
+/* A snapshot of the lease's state: what of its ring goes with it; it was published; its node. */
+void sc_engine_ring_register(const struct lease *lease, struct sc_snapshot_info *info);
+void sc_engine_ring_saved(sc_cache *cache, struct lease *lease, uint32_t position,
+    uint32_t snapshot);
+void sc_engine_ring_located(sc_cache *cache, const struct lease *lease, sc_node node,
+    uint32_t snapshot);
+/* A snapshot is no more. */
+void sc_engine_ring_gone(sc_cache *cache, sc_slot extra);
+/* The lease goes on from the snapshot that has taken its slot over. */
+void sc_engine_ring_swap(struct lease *lease, sc_slot fresh);
+/* Makes a slot of the extras free at the cost of a snapshot with records. */
+bool sc_engine_ring_evict(sc_cache *cache);
 
 /* block.c */
 /* Offsets of the sections of a block; no block. */

@@ -133,7 +133,9 @@ static sc_status check_slots(const sc_cache *cache, const struct lease *lease,
         SC_TRY(check_in_flight(cache, lease->held[i], totals));
     }
     if (cache->options.extras) {
-        CHECK(1, sc_pool_check(cache->options.extras, lease->extra, NULL) == SC_OK);
+        sc_owner owner = SC_OWNER_FREE;
+        CHECK(1, sc_pool_check(cache->options.extras, lease->extra, &owner) == SC_OK);
+        CHECK(1, owner == SC_OWNER_WORKING && !lease->extra_kept);
     }
     return SC_OK;
 }
@@ -147,6 +149,7 @@ static sc_status check_source(const sc_cache *cache, const struct lease *lease)
         CHECK(3, node == SC_NODE_NONE);
         if (lease->retired) return SC_OK;
         CHECK(3, lease->source.id == (lease->len == 0 ? 0 : lease->working.id));
+        CHECK(3, lease->ring_from.id == 0 && lease->records <= cache->ring_records);
         return SC_OK;
     }
     struct sc_radix_node_info info;
@@ -156,6 +159,8 @@ static sc_status check_source(const sc_cache *cache, const struct lease *lease)
     CHECK(3, info.end == lease->len);
     CHECK(3, sc_registry_get(cache->registry, info.snapshot, &snapshot) == SC_OK);
     CHECK(3, same_slot(snapshot.slot, lease->source));
+    CHECK(3, same_slot(snapshot.extra, lease->ring_from));
+    CHECK(3, snapshot.records == lease->records);
     CHECK(3, lease->tail_kv < 0 || info.end % cache->page != 0);
     return SC_OK;
 }
@@ -315,6 +320,12 @@ static sc_status verify_pins(const sc_cache *cache)
     return SC_OK;
 }
 
+static void count_records(void *ctx, uint32_t snapshot, const struct sc_snapshot_info *info)
+{
+    (void)snapshot;
+    *(uint64_t *)ctx += info->extra.id != 0;
+}
+
 static sc_status verify_pools(const sc_cache *cache, const struct totals *totals)
 {
     sc_pool_info info;
@@ -327,7 +338,10 @@ static sc_status verify_pools(const sc_cache *cache, const struct totals *totals
     if (!cache->options.extras) return SC_OK;
     SC_TRY(sc_pool_audit(cache->options.extras, false));
     SC_TRY(sc_pool_info_get(cache->options.extras, &info));
-    CHECK(1, info.slot_count - info.free_count == totals->leases);
+    uint64_t with_records = 0;
+    sc_registry_each(cache->registry, count_records, &with_records);
+    CHECK(1, info.owner_count[SC_OWNER_SNAPSHOT] == with_records);
+    CHECK(1, info.slot_count - info.free_count == totals->leases + with_records);
     return SC_OK;
 }
 

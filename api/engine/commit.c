@@ -237,6 +237,7 @@ static void keep_row(sc_cache *cache, const struct step *step, struct step_row *
     SC_ASSERT(lease->working.id == row->dest.id); /* (3) */
     source_drop(cache, lease);
     lease->source = row->dest;
+    sc_engine_ring_keep_row(lease, row);
     publish_row(cache, step, row, from, tail_kv);
     sc_engine_pending_pass(cache, lease, lease->len);
     if (lease->branch_len <= lease->len) lease->branch_len = 0;

@@ -77,9 +77,12 @@ static void sink_snapshot(void *ctx, uint32_t snapshot, enum sc_radix_cause caus
     };
     struct evict_sink *sink = ctx;
     sc_slot slot = SC_SLOT_NULL;
-    sc_status status = sc_registry_remove(sink->cache->registry, snapshot, &slot);
+    struct sc_snapshot_info info = {0};
+    sc_status status = sc_registry_get(sink->cache->registry, snapshot, &info);
+    if (status == SC_OK) status = sc_registry_remove(sink->cache->registry, snapshot, &slot);
     SC_ASSERT(status == SC_OK); /* (2) */
     sc_engine_tier_gone(sink->cache, snapshot);
+    sc_engine_ring_gone(sink->cache, info.extra);
     sc_engine_slot_free(sink->cache->options.pool, slot);
     bool asked = cause == SC_RADIX_CAUSE_ASKED || sink->chosen;
     uint32_t as = asked ? sink->asked_as : causes[cause];
@@ -161,7 +164,8 @@ sc_status sc_engine_slot_take(sc_cache *cache, sc_owner owner, double bar, sc_sl
 sc_status sc_engine_extra_take(sc_cache *cache, sc_slot *slot_out)
 {
     sc_pool *extras = cache->options.extras;
-    if (!sc_pool_take(extras, 1, SC_OWNER_WORKING, slot_out)) {
+    while (!sc_pool_take(extras, 1, SC_OWNER_WORKING, slot_out)) {
+        if (sc_engine_ring_evict(cache)) continue;
         return SC_FAIL(SC_ERR_NO_SLOT, "every slot of the extras is in use");
     }
     return SC_OK;

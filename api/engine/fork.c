@@ -252,6 +252,7 @@ static bool stand_on_other(sc_cache *cache, struct lease *lease, sc_node node)
     if (info.end != lease->len) return false;
     if (sc_registry_get(cache->registry, info.snapshot, &snapshot) != SC_OK) return false;
     if (!sc_engine_same_history(lease, &snapshot)) return false; /* without KV: any */
+    sc_engine_ring_resume(lease, &snapshot);
     if (lease->retired) sc_engine_slot_free(cache->options.pool, lease->source);
     lease->retired = false;
     lease->source = lease->next_source = snapshot.slot;
@@ -265,7 +266,8 @@ static bool stand_on_other(sc_cache *cache, struct lease *lease, sc_node node)
  * caller's still; else it is the tree's, or, where there is another of that page, drained. */
 static sc_status stand(sc_cache *cache, struct lease *lease, int32_t tail_kv)
 {
-    sc_slot fresh = SC_SLOT_NULL;
+    sc_slot fresh = SC_SLOT_NULL, extra = SC_SLOT_NULL;
+    sc_status status = SC_OK;
     struct published published;
     if (lease->len == 0) return SC_OK;
     SC_TRY(sc_engine_drain_reserve(cache, tail_kv >= 0));
@@ -275,8 +277,15 @@ static sc_status stand(sc_cache *cache, struct lease *lease, int32_t tail_kv)
         lease->tail_kv = tail_of(cache, lease);
         return SC_OK;
     }
-    SC_TRY(sc_engine_slot_take(cache, SC_OWNER_IN_FLIGHT, HUGE_VAL, &fresh));
+    if (lease->records > 0) SC_TRY(sc_engine_extra_take(cache, &extra));
+    status = sc_engine_slot_take(cache, SC_OWNER_IN_FLIGHT, HUGE_VAL, &fresh);
+    if (status != SC_OK) {
+        if (extra.id != 0) sc_engine_slot_free(cache->options.extras, extra);
+        return status;
+    }
     sc_engine_freeze_now(cache, lease, SC_KIND_POINT, fresh, tail_kv, &published);
+    if (lease->extra_kept) sc_engine_ring_swap(lease, extra);
+    else if (extra.id != 0) sc_engine_slot_free(cache->options.extras, extra);
     if (published.status != SC_OK &&
         !(published.status == SC_ERR_BUSY && stand_on_other(cache, lease, published.node))) {
         return SC_FAIL(SC_ERR_BUSY, "lease %u: the state at %u cannot be put into the tree",
@@ -315,6 +324,7 @@ static void child_start(sc_cache *cache, const struct lease *parent, struct leas
             status = sc_registry_get(cache->registry, info.snapshot, &snapshot);
         }
         SC_ASSERT(status == SC_OK); /* (3) */
+        sc_engine_ring_resume(child, &snapshot);
         child->resume_kind = (sc_save_kind)snapshot.kind;
         child->resume_hints = snapshot.hints;
         sc_registry_count_hit(cache->registry, info.snapshot);
@@ -352,7 +362,7 @@ static sc_status lease_fork(sc_cache *cache, sc_lease handle, int32_t tail_kv, u
     SC_TRY(sc_engine_lease_find(cache, handle, &parent));
     SC_TRY(check_fork(cache, parent, tail_kv, count));
     SC_TRY(children_make(cache, parent, count, &children));
-    uint32_t working = parent->working.id;
+    uint32_t working = parent->working.id, extra = parent->extra.id;
     sc_status status = stand(cache, parent, tail_kv);
     if (status != SC_OK) {
         children_undo(cache, children);
@@ -367,6 +377,7 @@ static sc_status lease_fork(sc_cache *cache, sc_lease handle, int32_t tail_kv, u
         children_out[i] = (sc_lease){child->id, child->generation};
     }
     if (parent->working.id != working) fills->slots[fills->slot_count++] = parent->working;
+    if (parent->extra.id != extra) fills->extras[fills->extra_count++] = parent->extra;
     return SC_OK;
 }
 
@@ -406,7 +417,7 @@ sc_status sc_lease_fork(sc_cache *cache, sc_lease lease, int32_t tail_kv, uint32
     SC_REQUIRE(tail_kv >= -1);
     /* more than lease_max are refused before any is noted */
     uint32_t most = count < cache->options.lease_max ? count : cache->options.lease_max;
-    size_t bytes = (2 * (size_t)most + 1) * sizeof(sc_slot);
+    size_t bytes = 2 * ((size_t)most + 1) * sizeof(sc_slot);
     sc_slot *slots = sc_heap_alloc(&cache->heap, bytes, 16);
     if (!slots) return SC_FAIL(SC_ERR_NO_MEMORY, "no memory to fork %u times", count);
     struct fills fills = {.slots = slots, .extras = slots + most + 1};

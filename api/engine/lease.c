@@ -361,6 +361,7 @@ void sc_engine_take_hit(sc_cache *cache, struct lease *lease, const struct sc_ra
     lease->resume_kind = (sc_save_kind)hit->kind;
     lease->resume_hints = hit->hints;
     lease->len = lease->resume_len = match->state_len;
+    sc_engine_ring_resume(lease, hit);
     uint32_t whole = sc_engine_page_floor(cache, match->state_len);
     lease->inserted_len = cache->options.without_kv ? 0 : whole;
     lease->tail_kv = match->tail_kv;
@@ -381,6 +382,7 @@ static sc_status take_slots_or_start_cold(sc_cache *cache, struct lease *lease,
     sc_engine_relock(cache, &lease->path, SC_NODE_NONE, SC_RADIX_LOCK_KV);
     lease->pinned = false;
     lease->source = SC_SLOT_NULL;
+    sc_engine_ring_resume(lease, &(struct sc_snapshot_info){.records = 0});
     lease->resume_slot = lease->len = lease->resume_len = 0;
     lease->resume_kind = SC_KIND_NONE;
     lease->resume_hints = (struct sc_snapshot_hints){0};

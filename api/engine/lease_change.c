@@ -206,7 +206,9 @@ void sc_engine_lease_end(sc_cache *cache, struct lease *lease, enum sc_release h
     status = sc_radix_unlock(cache->radix, lease->path);
     SC_ASSERT(status == SC_OK); /* (10) */
     if (!saved && !given) sc_engine_slot_free(cache->options.pool, lease->working);
-    if (cache->options.extras) sc_engine_slot_free(cache->options.extras, lease->extra);
+    if (cache->options.extras && !lease->extra_kept) {
+        sc_engine_slot_free(cache->options.extras, lease->extra);
+    }
     sc_engine_policy_end(cache, lease);
     sc_engine_pin_leave(cache, lease);
     lease->space->lease_count--;

@@ -45,6 +45,7 @@ sc_status sc_lease_info_get(const sc_cache *cache, sc_lease handle, sc_lease_inf
             .resume_hints = public_hints(&lease->resume_hints),
             .restore_len = lease->restore ? lease->restore->len : 0,
             .restore_ticket = lease->restore ? lease->restore->ticket : 0,
+            .records = lease->records,
         };
     }
     sc_rwlock_unlock_shared(&cache->lock);

@@ -236,6 +236,7 @@ static sc_status register_save(sc_cache *cache, struct lease *lease, const struc
         .history = lease->history,
         .history_count = lease->history_count,
     };
+    sc_engine_ring_register(lease, &info);
     last->end = save->position; /* saves lie in the newest stretch */
     sc_status status = sc_registry_add(cache->registry, &info, snapshot_out);
     last->end = end;
@@ -298,6 +299,7 @@ static void settle(sc_cache *cache, struct lease *lease, const struct step_save 
     if (status == SC_OK) {
         status = sc_pool_retag(cache->options.pool, save->slot, SC_OWNER_SNAPSHOT);
         SC_ASSERT(status == SC_OK); /* (1) */
+        sc_engine_ring_saved(cache, lease, save->position, snapshot);
         cache->stats.saves_published++;
         cache->stats.saves_by_kind[save->kind]++;
         report(cache, lease, save, (int32_t)save->slot.id, 0);
@@ -346,6 +348,7 @@ static void tell(sc_cache *cache, struct lease *lease, const struct offer *offer
         SC_ASSERT(info.end == saved->len && info.snapshot == saved->snapshot); /* (2) */
         sc_engine_policy_attach(cache, lease, save->position, node, saved->snapshot);
         sc_engine_tier_saved(cache, lease, save->position, node, saved->snapshot);
+        sc_engine_ring_located(cache, lease, node, saved->snapshot);
         bool end = save->kind == SC_KIND_PROMPT_END || save->kind == SC_KIND_END;
         if (end && r + 1 == registered) sc_engine_pin_move(cache, lease, node);
     }

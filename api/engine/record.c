@@ -354,7 +354,8 @@ void sc_engine_record_plan_row(const sc_batch *batch, uint32_t row,
     uint32_t words[RECORD_PLAN_WORDS])
 {
     const uint32_t at[RECORD_PLAN_WORDS] = {batch->at_position, batch->at_end, batch->at_source,
-        batch->at_dest, batch->at_extra, batch->at_decode, batch->at_freeze};
+        batch->at_dest, batch->at_extra, batch->at_decode, batch->at_freeze, batch->at_flush,
+        batch->at_extra_from};
     for (uint32_t i = 0; i < RECORD_PLAN_WORDS; i++) {
         words[i] = (uint32_t)batch->block[at[i] + row];
     }

@@ -51,7 +51,7 @@ enum record_op {
     RECORD_APPLY
 };
 
-enum { RECORD_VERSION = 3, RECORD_OPTION_WORDS = 72, RECORD_PLAN_WORDS = 7 };
+enum { RECORD_VERSION = 4, RECORD_OPTION_WORDS = 72, RECORD_PLAN_WORDS = 9 };
 
 /* What of a cache's options its decisions depend on. */
 void sc_engine_record_options(const sc_cache *cache, uint32_t words[RECORD_OPTION_WORDS]);

@@ -311,7 +311,8 @@ static sc_status same_batch(struct sc_replay *replay, const sc_batch *batch, uin
     const sc_status *each)
 {
     static const char *const names[RECORD_PLAN_WORDS] = {"position of row", "end of row",
-        "source of row", "destination of row", "extra of row", "form of row", "freeze of row"};
+        "source of row", "destination of row", "extra of row", "form of row", "freeze of row",
+        "flush of row", "records of row"};
     uint32_t words[RECORD_PLAN_WORDS];
     for (uint32_t i = 0; i < count; i++) {
         SC_TRY(same(replay, "grant of row", i, each[i] == SC_OK));

@@ -94,6 +94,7 @@ void sc_engine_issue(const sc_cache *cache, struct lease *lease)
         lease->issued_len += row->certain;
         lease->issued_max += row->end - row->from_max;
     }
+    sc_engine_ring_issue(cache, lease);
 }
 
 /* ---- plan ---- */
@@ -283,6 +284,7 @@ static void plan_saves(sc_cache *cache, struct step *step, uint32_t index, const
         sc_slot slot = SC_SLOT_NULL;
         bool freeze = freezes && at == row->end;
         cache->stats.saves_planned++;
+        row->wants_end = row->wants_end || at == row->end;
         if (!freeze && step->save_count == cache->options.save_max) {
             plan_skip(cache, step, &(struct step_skip){index, at, SC_SKIP_LIMIT, kind});
             continue;
@@ -361,6 +363,7 @@ static sc_status plan_row(sc_cache *cache, struct step *step, uint32_t index, co
     row->certain = row->end - row->from_max - depth;
     plan_saves(cache, step, index, asked);
     plan_parents(cache, step, index, asked);
+    sc_engine_ring_plan(cache, row);
     issue_row(cache, step, index);
     *tokens += row->certain + row->draft_count;
     step->granted_count++;

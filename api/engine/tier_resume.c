@@ -191,6 +191,7 @@ static bool resume_working(sc_cache *cache, struct transfer *transfer)
     sc_engine_relock(cache, &lease->pin, SC_NODE_NONE, SC_RADIX_LOCK_STATE);
     lease->pinned = false;
     lease->source = lease->working;
+    sc_engine_ring_resume(lease, &(struct sc_snapshot_info){.records = 0});
     lease->resume_slot = lease->working.id;
     lease->resume_kind = (sc_save_kind)sc_tier_record(cache->tier, transfer->record)->kind;
     lease->resume_hints = sc_tier_record(cache->tier, transfer->record)->hints;

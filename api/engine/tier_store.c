@@ -302,6 +302,7 @@ void sc_engine_tier_saved(sc_cache *cache, const struct lease *lease, uint32_t p
     struct tier_record *record = NULL;
     struct sc_snapshot_info info;
     if (!tier || sc_registry_get(cache->registry, snapshot, &info) != SC_OK) return;
+    if (info.records > 0) return; /* its slot is not the state: it stays on the device */
     const struct tier_key key = {.space = lease->space->tier_space, .tokens = lease->tokens,
         .token_count = position, .marks = lease->marks, .mark_count = lease->mark_count,
         .history = info.history, .history_count = info.history_count};

@@ -348,7 +348,7 @@ START_TEST(batch__refused_rows_and_the_rest_are_padded)
     ck_assert_int_eq(rig_word(&batch, batch.at_save_count, 0), 0);
     ck_assert_int_eq(rig_word(&batch, batch.at_token_count, 0), 47);
     ck_assert_uint_eq(batch.token_count, 47);
-    ck_assert_uint_eq(batch.block_words, 6 + 7 * 5 + 3 * 3 + 3 + 5 * 5);
+    ck_assert_uint_eq(batch.block_words, 6 + 9 * 5 + 3 * 3 + 3 + 5 * 5);
     rig_ok(sc_step_abort(rig.cache, rig.step, false));
     req_close(&rig, &a, 0, SC_RELEASE_DISCARD);
     req_close(&rig, &b, 0, SC_RELEASE_DISCARD);

@@ -324,7 +324,9 @@ typedef struct sc_lease_info {
     /* WAITING for a lower tier: the transfer, and what it will have resumed then; else 0 */
     uint64_t restore_ticket;
     uint32_t restore_len;
-    uint32_t reserved32;     /* 0 */
+    /* with rings: the last of the committed tokens that are records; the state in the source slot
+     * is that after len - records */
+    uint32_t records;
 } sc_lease_info;
 /** SC_ERR_STALE. Threads: any. */
 SC_API sc_status sc_lease_info_get(const sc_cache *cache, sc_lease lease, sc_lease_info *info_out);
@@ -453,6 +455,15 @@ typedef struct sc_batch {
     uint32_t at_copy_from;       /* [row_max] copy this slot (0: zeros) ... */
     uint32_t at_copy_to;         /* [row_max] ... to this one, before the forward; -1: no copy */
     uint32_t draft_max;
+    /* [row_max] with rings in the extras (statecache/kernels_replay.h): what sc_replay_step() is
+     * to be told of the row. APPEND (it may), FLUSH (its state must stand in the destination after
+     * it), FOLD (before it: at_source equals at_dest then where there are records); -1: no row, or
+     * no rings */
+    uint32_t at_flush;
+    /* [row_max] copy this slot of the extras pool to that of at_extra, before sc_replay_step(): the
+     * records of the snapshot that the row goes on from; -1: none. at_copy_from and at_copy_to
+     * bring the base where it is needed */
+    uint32_t at_extra_from;
 } sc_batch;
 
 /** Plans one forward: picks sources, destinations and saves. A row is decode if it is one token at

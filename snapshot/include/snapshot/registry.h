@@ -42,6 +42,11 @@ struct sc_snapshot_info {
     uint32_t maker; /* who saved it, as the caller counts; 0: nobody in particular */
     const struct sc_stretch *history; /* borrowed; ends at token_count */
     uint32_t history_count;
+    /* Rings: the state in `slot` is `records` tokens behind token_count; they lie in `extra`, a
+     * slot of the extras pool (null: none). Whether the next token may be a record. */
+    sc_slot extra;
+    uint32_t records;
+    bool ring_open;
 };
 
 struct sc_registry;
