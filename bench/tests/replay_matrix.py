@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""replay_matrix.py PROGRAM [--traces FOLDER] [--requests N] [--check N] [--out FILE]
+"""replay_matrix.py PROGRAM [--traces FOLDER] [--requests N] [--check N] [--jobs N] [--out FILE]
 
 Every form of model and pool, every page size, two and three steps in flight, with drafts, forks,
 preemption, tenants and tails at once: `--check` must find no differing bit, and what was asked for
@@ -11,9 +11,11 @@ must really have happened. A line for each run, a summary at the end; exit statu
   traces     each *.jsonl.zst below FOLDER: two forms at page 16 and 1, blocks replayed as 16, and
              one at page 64, blocks replayed as 64, of a third of the requests
 
---out appends what each run printed with --json, a line each.
+--jobs runs that many at a time; lines come in order. --out appends what each run printed with
+--json, a line each.
 """
 import argparse
+import concurrent.futures
 import itertools
 import json
 import pathlib
@@ -57,15 +59,12 @@ def trace_cells(folder):
             yield path.name, form, ("--trace", str(path), *ALL), (runs.IN_FLIGHT,)
 
 
-def run_cell(arguments, wanted, options, out):
+def run_cell(arguments, wanted, options):
     requests = 240
     if "--trace" in arguments:
         requests = 100 if "--scale" in arguments else 300
     result = runs.replay(*arguments, "--no-cold", "--check", str(options.check), "--requests",
                          str(options.requests or requests))
-    if out:
-        out.write(json.dumps(result) + "\n")
-        out.flush()
     runs.assert_checked(result, least=options.check)
     runs.assert_happened(result, wanted)
     return result
@@ -86,30 +85,40 @@ def row(name, arguments, result, seconds):
             f"{check['kv_tokens']} of KV, {check['text_tokens']} of {check['text_checked']} tokens")
 
 
+def try_cell(cell, options):
+    """The result (None if it failed), and what to print."""
+    name, arguments, more, wanted = cell
+    begin = time.monotonic()
+    try:
+        result = run_cell((*arguments, *more), wanted, options)
+    except AssertionError as problem:
+        return None, f"NOT OK {name} {' '.join((*arguments, *more))} {problem}"
+    return result, row(name, arguments, result, time.monotonic() - begin)
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("program")
     parser.add_argument("--traces", help="folder with traces")
     parser.add_argument("--requests", type=int, default=0)
     parser.add_argument("--check", type=int, default=50)
+    parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--out")
     options = parser.parse_args()
     cells = list(generator_cells()) + list(trace_cells(options.traces) if options.traces else ())
-    out = open(options.out, "a", encoding="utf-8") if options.out else None
-    failed = checked = bits = 0
-    for name, arguments, more, wanted in cells:
-        begin = time.monotonic()
-        try:
-            result = run_cell((*arguments, *more), wanted, options, out)
-            print(row(name, arguments, result, time.monotonic() - begin), flush=True)
-            checked += result["check"]["checked"]
-            bits += result["check"]["differing_bits"]
-        except AssertionError as problem:
-            failed += 1
-            print("NOT OK", name, *arguments, *more, problem, flush=True)
-    print(f"{len(cells) - failed} runs passed, {failed} failed; {checked} requests checked, "
-          f"{bits} differing bits")
-    return 1 if failed else 0
+    results = []
+    with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
+        for result, text in pool.map(lambda cell: try_cell(cell, options), cells):
+            results += [result] if result else []
+            print(text, flush=True)
+            if options.out and result:
+                with open(options.out, "a", encoding="utf-8") as out:
+                    out.write(json.dumps(result) + "\n")
+    checked = sum(result["check"]["checked"] for result in results)
+    bits = sum(result["check"]["differing_bits"] for result in results)
+    print(f"{len(results)} runs passed, {len(cells) - len(results)} failed; {checked} requests "
+          f"checked, {bits} differing bits")
+    return 0 if len(results) == len(cells) else 1
 
 
 if __name__ == "__main__":
