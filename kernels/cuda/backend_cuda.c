@@ -8,8 +8,9 @@
  *   memory        cudaMalloc, cleared. Memory of a framework needs no call: an address is enough.
  *   host memory   pinned; copies from and to it run beside kernels.
  *
- * Copies between device and pinned memory go out as one batch where the runtime allows that; to
- * pageable memory, and inside a capture, one by one. */
+ * Copies between device and pinned memory go out in batches where the runtime allows that; to
+ * pageable memory, and inside a capture, one by one. A batch is prepared before its first byte
+ * moves, so the first ones are small: the next is prepared while they run. */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -18,7 +19,7 @@
 #include "base/error.h"
 #include "cuda_backend.h"
 
-enum { REASON_BYTES = 160, BATCH_MAX = 128, BATCH_MIN = 4, CC_MIN = 90 };
+enum { REASON_BYTES = 160, BATCH_MIN = 4, BATCH_MAX = 128, CC_MIN = 90 };
 
 struct sc_event {
     char unused; /* never made: a struct sc_event * is a cudaEvent_t */
@@ -28,7 +29,7 @@ static pthread_once_t open_once = PTHREAD_ONCE_INIT;
 static char open_reason[REASON_BYTES]; /* written once, under open_once; empty: open */
 static char lost_reason[REASON_BYTES]; /* written by who wins lost_claim, before `lost` */
 static atomic_int lost_claim, lost;    /* lost: release here, acquire in sc_cuda_enter */
-static int device;                     /* under open_once */
+static int device, processors;         /* under open_once */
 static cudaStream_t default_stream;    /* under open_once */
 
 /* Errors after which the context still works. */
@@ -72,6 +73,11 @@ sc_status sc_cuda_enter(void)
 cudaStream_t sc_cuda_stream(sc_stream *stream)
 {
     return stream != NULL ? (cudaStream_t)(void *)stream : default_stream;
+}
+
+uint32_t sc_cuda_processors(void)
+{
+    return (uint32_t)processors;
 }
 
 static sc_status cuda_alloc(sc_backend *b, uint64_t bytes, struct sc_backend_memory *memory_out)
@@ -197,8 +203,10 @@ static sc_status cuda_copy(sc_backend *b, enum sc_copy_kind kind,
     if (kind == SC_COPY_D2D && count > 1) return sc_cuda_copy_spans(spans, count, into);
     enum cudaMemcpyKind kinds[] = {[SC_COPY_D2D] = cudaMemcpyDeviceToDevice,
         [SC_COPY_H2D] = cudaMemcpyHostToDevice, [SC_COPY_D2H] = cudaMemcpyDeviceToHost};
+    uint32_t batch = BATCH_MIN;
     for (uint32_t i = 0; i < count;) {
-        uint32_t n = count - i < BATCH_MAX ? count - i : BATCH_MAX;
+        uint32_t n = count - i < batch ? count - i : batch;
+        batch = batch < BATCH_MAX ? 2 * batch : BATCH_MAX;
         if (kind != SC_COPY_D2D && batch_ok(kind, spans + i, n, into)) {
             SC_TRY(sc_cuda_check(copy_batch(spans + i, n, into), "cudaMemcpyBatchAsync"));
             i += n;
@@ -329,6 +337,8 @@ static void open_device(void)
         error = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
     if (error == cudaSuccess)
         error = cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device);
+    if (error == cudaSuccess)
+        error = cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device);
     if (error == cudaSuccess && major * 10 + minor < CC_MIN) {
         (void)snprintf(open_reason, sizeof open_reason, "device %d has compute capability %d.%d, "
             "the kernels need 9.0", device, major, minor);

@@ -22,6 +22,8 @@ sc_status sc_cuda_check(cudaError_t error, const char *what);
 sc_status sc_cuda_enter(void);
 /* NULL is the backend's own default stream; any other sc_stream is a cudaStream_t. */
 cudaStream_t sc_cuda_stream(sc_stream *stream);
+/* Multiprocessors of the device; 0 before it has been opened. */
+uint32_t sc_cuda_processors(void);
 
 /* copy_sm90.cu: device to device, `count` spans in as few launches as parameters allow. */
 sc_status sc_cuda_copy_spans(const struct sc_backend_span *spans, uint32_t count,

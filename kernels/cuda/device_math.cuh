@@ -205,4 +205,10 @@ SC_DEV void dev_release_next()
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 }
 
+/* Asks for `bytes` bytes in L2; address and size are multiples of 16. */
+SC_DEV void dev_prefetch(const void *from, uint32_t bytes)
+{
+    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
+}
+
 #endif
