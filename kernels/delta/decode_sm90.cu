@@ -11,6 +11,9 @@
  * avoided are spills: each byte of them showed. Sums on the tensor cores (mma, the state as loaded
  * being one operand) halve the instructions, but its lanes would read 64 bytes of a row at once
  * instead of all of it: 6 to 10 points slower.
+ * A launch's first blocks all come out of their wait for the kernel before at once, and memory
+ * would idle while they compute: half of them ask L2 for the states of the blocks that follow. More
+ * than half is slower.
  *
  * Bytes for a row and head: 2 x 128 x 128 x (4 or 2), plus about 1 KB of inputs. */
 #include "delta/decode_tile.cuh"
@@ -20,9 +23,27 @@
 
 namespace {
 
+/* Into L2: what the block `resident` places behind this one will load, for the first half of the
+ * `resident` blocks that run at once. */
+template <class R, int WARPS>
+SC_DEV void fetch_ahead(const sc_k_delta_decode_params &p, uint32_t resident)
+{
+    constexpr uint32_t VALUES = R::ROWS * WARPS * K, BYTES = VALUES * sizeof(typename R::state);
+    uint32_t of_row = gridDim.x * gridDim.y;
+    if (blockIdx.z * of_row >= resident / 2) return;
+    uint32_t at = blockIdx.x + gridDim.x * blockIdx.y + of_row * blockIdx.z;
+    uint32_t row = (at + resident) / of_row;
+    if (at >= resident / 2 || row >= gridDim.z || threadIdx.x != 0) return;
+    int32_t source = index_of(p.source, row);
+    if (source > 0)
+        dev_prefetch((const typename R::state *)dev_slot(p.state, source)
+            + (uint64_t)(at + resident - row * of_row) * VALUES, BYTES);
+}
+
 /* R: tile_rows. */
 template <class R, int WARPS, int BLOCKS> __global__ void __launch_bounds__(WARPS * 32, BLOCKS)
-decode(const __grid_constant__ sc_k_delta_decode_params p, float scale, uint32_t share_log2)
+decode(const __grid_constant__ sc_k_delta_decode_params p, float scale, uint32_t share_log2,
+    uint32_t resident)
 {
     typedef typename R::tensor T;
     typedef typename R::state S;
@@ -38,7 +59,10 @@ decode(const __grid_constant__ sc_k_delta_decode_params p, float scale, uint32_t
     rows.load(source > 0 ? (const S *)dev_slot(p.state, source) + at : nullptr);
     gate_weights<KDA ? 4 : 1> w;
     weights_load<KDA ? 4 : 1, KDA>(w, p, h, k0);
-    if (p.state_settled) dev_wait_previous();
+    if (p.state_settled) {
+        fetch_ahead<R, WARPS>(p, resident);
+        dev_wait_previous();
+    }
     dev_release_next();
     T *o = output_row<T>(p, h) + v0;
     if (source < 0) {
@@ -74,7 +98,7 @@ sc_status launch_rows(const sc_k_delta_decode_params &p, uint32_t rows, sc_strea
     const sc_k_delta_shape &s = p.shape;
     dim3 grid(s.v_dim / (R::ROWS * WARPS), s.v_heads, rows);
     return sc_cuda_launch("decode", decode<R, WARPS, BLOCKS>, grid, WARPS * 32, 0, stream, p,
-        sc_cuda_delta_scale(&s), share_log2_of(s));
+        sc_cuda_delta_scale(&s), share_log2_of(s), sc_cuda_processors() * BLOCKS);
 }
 
 template <typename T, typename S, bool KDA, int GROUP, int GROUPS, int AHEAD, int WARPS,
@@ -95,7 +119,7 @@ sc_status launch_bf16(const sc_k_delta_decode_params &p, uint32_t rows, sc_strea
     if (p.state.dtype == SC_DTYPE_BF16)
         return heads >= 256
             ? launch_tile<sc_bf16, sc_bf16, KDA, 8, 4, 2, 1, 16>(p, rows, stream)
-            : launch_tile<sc_bf16, sc_bf16, KDA, 4, 2, 2, 2, 12>(p, rows, stream);
+            : launch_tile<sc_bf16, sc_bf16, KDA, 8, 1, 1, 4, 6>(p, rows, stream);
     if (heads >= 1024)
         return launch_tile<sc_bf16, float, KDA, 8, 1, 1, 1, KDA ? 28 : 32>(p, rows, stream);
     if (heads >= 256)
