@@ -71,7 +71,7 @@ static const struct sc_kernel_row qkv_split_rows[] = HOST_ROWS(REF_PLAIN, sc_k_q
 static const struct sc_kernel_row ssm_chunk_rows[] = HOST_ROWS(REF_STATE, sc_k_ssm_chunk);
 static const struct sc_kernel_row project_rows[] = HOST_ROWS(REF_PLAIN, sc_k_project);
 static const struct sc_kernel_row kda_update_rows[] = HOST_ROWS(REF_STATE, sc_kda_update);
-static const struct sc_kernel_row move_rows[] = HOST_ROWS(REF_PLAIN | SC_KF_I8, sc_k_move);
+static const struct sc_kernel_row move_rows[] = ROWS(REF_PLAIN | SC_KF_I8, sc_k_move);
 static const struct sc_kernel_row replay_delta_rows[] = HOST_ROWS(REF_STATE, sc_k_replay_delta);
 static const struct sc_kernel_row replay_delta_fold_rows[] =
     HOST_ROWS(REF_STATE, sc_k_replay_delta_fold);

@@ -5,6 +5,8 @@
  * the kernel must not touch included. So the same cases, the same float64 fixtures and the same
  * demands on bits hold for both.
  *
+ * What the host alone can check (index arrays) is left out there: SC_TEST_GPU.
+ *
  * Tensors that share host memory (in place, packed q k v) share device memory, too. Without a
  * device the program ends with 77, which ctest counts as skipped. */
 #ifndef SC_TESTS_GPU_SHIM_H
@@ -17,6 +19,7 @@
 
 #include "base/error.h"
 #include "kernels/backend.h"
+#include "statecache/kernels_move.h"
 
 enum { GPU_RANGES = 40, GPU_ALIGN = 256 };
 #define GPU_ARENA_BYTES ((uint64_t)1 << 30)
@@ -162,6 +165,13 @@ static void gpu_saves(sc_k_saves *saves)
     saves->slot = gpu_ints(saves->slot, saves->count);
 }
 
+/* `count` slots or entries of a part of `bytes` bytes. */
+static void gpu_entries(sc_k_slots *slots, uint64_t count, uint64_t bytes)
+{
+    if (count > 0 && slots->base != 0)
+        slots->base = gpu_map(slots->base, (uint64_t)slots->slot_stride * (count - 1) + bytes);
+}
+
 static void gpu_gate_weights(sc_k_gate_weights *w, uint64_t heads, uint64_t dim)
 {
     w->a_log = gpu_tensor(w->a_log, SC_DTYPE_F32, 1, 0, heads);
@@ -177,6 +187,33 @@ static sc_status gpu_end(sc_status status)
         gpu_note(sc_backend_copy(gpu.backend, SC_COPY_D2H, gpu.ranges[i].host,
             gpu.ranges[i].device, gpu.ranges[i].bytes));
     return gpu.status;
+}
+
+/* Parts lie on the host, everything they name on the device. */
+static inline sc_status gpu_move(const sc_k_move_params *params)
+{
+    enum { PARTS_MAX = 8 };
+    if (params == NULL || params->part_count > PARTS_MAX || params->parts == NULL)
+        return sc_k_move(gpu.backend, params, NULL);
+    sc_k_move_part parts[PARTS_MAX];
+    sc_k_move_params p = *params;
+    gpu_begin();
+    for (uint32_t i = 0; i < p.part_count; i++) {
+        sc_k_move_part *x = &parts[i];
+        *x = p.parts[i];
+        sc_k_slots *ends[] = {&x->from, &x->to}, *scales[] = {&x->from_scale, &x->to_scale};
+        for (uint32_t e = 0; e < 2; e++) {
+            uint64_t bytes = ends[e]->dtype == SC_DTYPE_U8 ? 1
+                : ends[e]->dtype == SC_DTYPE_BF16 ? 2 : 4;
+            gpu_entries(ends[e], ends[e]->slot_count, (uint64_t)x->rows * x->row_elems * bytes);
+            gpu_entries(scales[e], scales[e]->slot_count, 4ull * x->rows);
+        }
+    }
+    p.parts = parts;
+    p.source = gpu_ints(p.source, p.row_count);
+    p.dest = gpu_ints(p.dest, p.row_count);
+    if (gpu.status != SC_OK) return gpu.status;
+    return gpu_end(sc_k_move(gpu.backend, &p, NULL));
 }
 
 static inline sc_status gpu_conv_prefill(const sc_k_conv_prefill_params *params)
@@ -357,5 +394,6 @@ static inline sc_status gpu_decode_step(const sc_k_conv_update_params *conv,
 #define sc_k_delta_chunk(backend, params, stream) gpu_delta_chunk(params)
 #define sc_k_delta_decode(backend, params, stream) gpu_delta_decode(params)
 #define sc_k_decode_step(backend, conv, decode, stream) gpu_decode_step(conv, decode)
+#define sc_k_move(backend, params, stream) gpu_move(params)
 
 #endif
