@@ -5,10 +5,12 @@
 #define BENCH_GPU_PROBE_CUH
 
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
+#include <vector>
 
 #include "statecache/statecache.h"
 
@@ -125,56 +127,57 @@ inline void shuffle(int32_t *out, uint32_t count, uint32_t seed)
     }
 }
 
-/* Median time in us of one call: `calls` of them are captured in a graph, which is replayed. */
+/* Median time in us of `once`, which is `calls` calls. After a pause, such as a large allocation,
+ * clocks and links are slow for more than a tenth of a second: `once` is run for twice that before
+ * the first is timed. */
+template <typename F> double median_us(cudaStream_t stream, uint32_t calls, F once, int repeats)
+{
+    cudaEvent_t from, to;
+    std::vector<double> us;
+    auto begin = std::chrono::steady_clock::now();
+    CUDA_MUST(cudaEventCreate(&from));
+    CUDA_MUST(cudaEventCreate(&to));
+    do {
+        once();
+        CUDA_MUST(cudaStreamSynchronize(stream));
+    } while (std::chrono::steady_clock::now() - begin < std::chrono::milliseconds(200));
+    for (int i = 0; i < repeats; i++) {
+        float ms = 0.0f;
+        CUDA_MUST(cudaEventRecord(from, stream));
+        once();
+        CUDA_MUST(cudaEventRecord(to, stream));
+        CUDA_MUST(cudaEventSynchronize(to));
+        CUDA_MUST(cudaEventElapsedTime(&ms, from, to));
+        us.push_back(ms * 1e3 / calls);
+    }
+    CUDA_MUST(cudaEventDestroy(from));
+    CUDA_MUST(cudaEventDestroy(to));
+    std::sort(us.begin(), us.end());
+    return us[us.size() / 2];
+}
+
+/* The time of one call: `calls` of them are captured in a graph, which is replayed. */
 template <typename F> double graph_us(cudaStream_t stream, uint32_t calls, F call, int replays = 9)
 {
     cudaGraph_t graph;
     cudaGraphExec_t exec;
-    cudaEvent_t from, to;
-    double us[32];
     CUDA_MUST(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
     for (uint32_t i = 0; i < calls; i++) call(i);
     CUDA_MUST(cudaStreamEndCapture(stream, &graph));
     CUDA_MUST(cudaGraphInstantiate(&exec, graph, 0));
-    CUDA_MUST(cudaEventCreate(&from));
-    CUDA_MUST(cudaEventCreate(&to));
-    for (int i = -2; i < replays; i++) {
-        float ms = 0.0f;
-        CUDA_MUST(cudaEventRecord(from, stream));
-        CUDA_MUST(cudaGraphLaunch(exec, stream));
-        CUDA_MUST(cudaEventRecord(to, stream));
-        CUDA_MUST(cudaEventSynchronize(to));
-        CUDA_MUST(cudaEventElapsedTime(&ms, from, to));
-        if (i >= 0) us[i] = ms * 1e3 / calls;
-    }
-    std::sort(us, us + replays);
+    double us = median_us(stream, calls, [&] { CUDA_MUST(cudaGraphLaunch(exec, stream)); },
+        replays);
     CUDA_MUST(cudaGraphExecDestroy(exec));
     CUDA_MUST(cudaGraphDestroy(graph));
-    CUDA_MUST(cudaEventDestroy(from));
-    CUDA_MUST(cudaEventDestroy(to));
-    return us[replays / 2];
+    return us;
 }
 
 /* The same for calls made one after the other. */
 template <typename F> double eager_us(cudaStream_t stream, uint32_t calls, F call, int repeats = 9)
 {
-    cudaEvent_t from, to;
-    double us[32];
-    CUDA_MUST(cudaEventCreate(&from));
-    CUDA_MUST(cudaEventCreate(&to));
-    for (int i = -2; i < repeats; i++) {
-        float ms = 0.0f;
-        CUDA_MUST(cudaEventRecord(from, stream));
+    return median_us(stream, calls, [&] {
         for (uint32_t j = 0; j < calls; j++) call(j);
-        CUDA_MUST(cudaEventRecord(to, stream));
-        CUDA_MUST(cudaEventSynchronize(to));
-        CUDA_MUST(cudaEventElapsedTime(&ms, from, to));
-        if (i >= 0) us[i] = ms * 1e3 / calls;
-    }
-    std::sort(us, us + repeats);
-    CUDA_MUST(cudaEventDestroy(from));
-    CUDA_MUST(cudaEventDestroy(to));
-    return us[repeats / 2];
+    }, repeats);
 }
 
 } // namespace probe
