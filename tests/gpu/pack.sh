@@ -11,7 +11,7 @@ set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 build=$1 out=$2
 mkdir -p "$out/bin" "$out/lib"
-cp "$build"/tests/gpu/test_gpu_{small,conv,step,delta,delta_bits,backend,lost} \
+cp "$build"/tests/gpu/test_gpu_{once,small,conv,step,move,delta,delta_bits,backend,lost} \
     "$build"/bench/statecache-bench "$out/bin/"
 strip --strip-debug "$out"/bin/*
 cp -r "$root/tests/oracle/fixtures" "$out/"
@@ -21,31 +21,65 @@ ldd "$out"/bin/* | awk '$2 == "=>" { print $3 }' | sort -u |
 cp "$root/bench/gpu/rivals.py" "$out/"
 cat >"$out/run.sh" <<'RUN'
 #!/bin/sh
-# run.sh [OPTION...]: tests, then the table with its bars (options of statecache-bench gpu).
-# run.sh sanitize: the tests under compute-sanitizer's four tools.
+# run.sh [OPTION...]: tests, replays, the table with its bars (options of statecache-bench gpu).
+# run.sh test, run.sh replay: only these.
+# run.sh ptx: the tests from the PTX of compute_90, compiled by the driver.
+# run.sh sanitize: every kernel once under compute-sanitizer's four tools; minutes, most of them
+# racecheck's.
 # Exit status: 0 all well, 77 no device, else something failed.
 cd "$(dirname "$0")" || exit 1
 export CK_FORK=no SC_FIXTURES=fixtures LD_LIBRARY_PATH="$PWD/lib"
 failed=0
-if [ "$1" = sanitize ]; then
-    bin/test_gpu_small >/dev/null
-    [ $? = 77 ] && exit 77
-    for tool in memcheck racecheck initcheck synccheck; do
-        for test in small conv step delta; do
-            echo "$tool: $test"
-            compute-sanitizer --tool $tool --error-exitcode 9 --print-limit 5 bin/test_gpu_$test \
-                || failed=1
+tests() {
+    for test in once small conv step move delta delta_bits backend lost; do
+        bin/test_gpu_$test
+        status=$?
+        [ $status = 77 ] && exit 77
+        [ $status = 0 ] || failed=1
+    done
+}
+# A workload served with its states on the device, at real head sizes; checked bit for bit.
+replays() {
+    for kind in gdn kda; do
+        for state in fp32 bf16; do
+            for layout in contiguous page-major; do
+                heads=16
+                [ $kind = kda ] && heads=32
+                bin/statecache-bench replay --backend cuda --kind $kind --state $state \
+                    --layout $layout --heads $heads --v-heads 32 --head-dim 128 --chunk 64 \
+                    --page 64 --system-len 256 --requests 24 --check 5 --no-cold --in-flight 2 \
+                    --late-stop --fork 0.1 --preempt 0.02 --threads 8
+                status=$?
+                [ $status = 77 ] && exit 77
+                [ $status = 0 ] || failed=1
+            done
         done
     done
-    exit $failed
-fi
-for test in small conv step delta delta_bits backend lost; do
-    bin/test_gpu_$test
-    status=$?
-    [ $status = 77 ] && exit 77
-    [ $status = 0 ] || failed=1
-done
-bin/statecache-bench gpu --bars "$@" || failed=1
+}
+case $1 in
+sanitize)
+    bin/test_gpu_once >/dev/null
+    [ $? = 77 ] && exit 77
+    for tool in memcheck initcheck synccheck racecheck; do
+        for part in copies move small conv step decode delta; do
+            echo "$tool: $part"
+            CK_RUN_CASE=$part compute-sanitizer --tool $tool --error-exitcode 9 --print-limit 5 \
+                bin/test_gpu_once || failed=1
+        done
+    done
+    ;;
+test) tests ;;
+ptx)
+    export CUDA_FORCE_PTX_JIT=1
+    tests
+    ;;
+replay) replays ;;
+*)
+    tests
+    replays
+    bin/statecache-bench gpu --bars "$@" || failed=1
+    ;;
+esac
 exit $failed
 RUN
 chmod +x "$out/run.sh"
