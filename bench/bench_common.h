@@ -14,7 +14,8 @@ enum bench_exit {
     BENCH_OK = 0,
     BENCH_CHECK_FAILED = 1, /* a comparison, an account or a library call failed */
     BENCH_USAGE = 2,        /* bad options, or a trace that cannot be read */
-    BENCH_NO_MEMORY = 3
+    BENCH_NO_MEMORY = 3,
+    BENCH_SKIPPED = 77      /* there is no such device here */
 };
 
 /* Ends the program with a line on stderr. */

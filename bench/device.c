@@ -179,14 +179,14 @@ static void make_paths(const struct run *run, struct work *w)
             decode_path(w, node, &w->paths[w->path_count++]);
 }
 
-/* Describes a path to the model. Rows that do not know their end, or save inside, are verified and
- * folded; a plain decode row is computed in place. */
+/* Describes a path to the model. Rows that do not know their end, or save more than that, are
+ * verified and folded; a plain decode row is computed in place. */
 static void serve_path(struct run *run, struct work *w, struct path *path)
 {
     const struct served_model *model = model_of(run);
     const struct sequence *s = w->row->sequence;
     bool samples = w->row->from + path->count >= s->prompt_len;
-    bool verify = w->decode && (w->draft_count > 0 || w->save_count > 0);
+    bool verify = w->decode && (w->draft_count > 0 || w->save_count > 1);
     uint32_t logits_count = samples ? w->decode ? path->count : 1 : 0;
     size_t hidden = model->options.hidden, vocab = model->options.vocab;
     if (w->row->wants_hidden)

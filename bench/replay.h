@@ -33,7 +33,7 @@ struct replay_options {
     bool draft_tree, late_stop;
     /* what to do */
     bool no_compute, no_cold, json, sabotage;
-    const char *policy;
+    const char *policy, *backend;
     uint32_t host_slots, host_write, disk_write;
     const char *disk;
     uint64_t disk_bytes;

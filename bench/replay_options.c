@@ -12,7 +12,7 @@ enum key {
     KEY_TRACE = 256, KEY_SYSTEM_LEN, KEY_MESSAGE_LEN, KEY_OUTPUT_LEN, KEY_SEED, KEY_REQUESTS,
     KEY_BLOCK, KEY_SCALE, KEY_DECODE_MAX, KEY_SLOTS, KEY_KV_PAGES, KEY_PAGE,
     KEY_DECODE_INTERVAL, KEY_PATH_SNAPSHOTS,
-    KEY_POLICY, KEY_LAYOUT, KEY_SAVE, KEY_KEEP_CUTS, KEY_KIND,
+    KEY_POLICY, KEY_BACKEND, KEY_LAYOUT, KEY_SAVE, KEY_KEEP_CUTS, KEY_KIND,
     KEY_STATE, KEY_CHUNK, KEY_LAYERS, KEY_ATTENTION_EVERY, KEY_HIDDEN, KEY_HEADS, KEY_V_HEADS,
     KEY_HEAD_DIM, KEY_ATTENTION_HEADS, KEY_ATTENTION_DIM, KEY_MLP, KEY_VOCAB, KEY_RUNNING,
     KEY_BUDGET, KEY_THREADS, KEY_TEMPERATURE, KEY_SPEED, KEY_NO_COMPUTE, KEY_NO_COLD,
@@ -82,6 +82,8 @@ static const struct argp_option option_list[] = {
     {"head-dim", KEY_HEAD_DIM, "N", 0, "of linear layers, at most 256 (32)", 0},
     {"attention-heads", KEY_ATTENTION_HEADS, "N", 0, "(2)", 0},
     {"attention-dim", KEY_ATTENTION_DIM, "N", 0, "multiple of 8 (32)", 0},
+    {"backend", KEY_BACKEND, "host|cuda", 0, "where the state pool lies and linear layers run; "
+        "without such a device nothing is done, and the exit status is 77 (host)", 0},
     {"mlp", KEY_MLP, "N", 0, "inner width (128)", 0},
     {"vocab", KEY_VOCAB, "N", 0, "(512)", 0},
     {NULL, 0, NULL, 0, "Scheduler", 4},
@@ -291,6 +293,9 @@ static error_t parse(int key, char *text, struct argp_state *state)
     case KEY_DISK_WRITE:
         o->disk_write = parse_write(state, key, text);
         return 0;
+    case KEY_BACKEND:
+        o->backend = text;
+        return 0;
     case KEY_SEED:
         o->seed = parse_whole(state, key, text, 0, UINT64_MAX);
         return 0;
@@ -338,6 +343,10 @@ static void check_together(const struct replay_options *o)
         refuse("--host-write needs --host-slots");
     if (o->no_compute && (o->check || o->sabotage))
         refuse("--check and --sabotage need the model: not with --no-compute");
+    if (o->no_compute && o->model.backend)
+        refuse("--backend is of the model: not with --no-compute");
+    if (o->drafts && o->model.backend)
+        refuse("--draft needs the kernels of draft tokens, which a device does not have yet");
     if (!o->trace && (o->block || o->scale))
         refuse("--block and --scale are for a trace");
     if (o->scale % m->chunk != 0)
@@ -354,6 +363,18 @@ static void check_together(const struct replay_options *o)
         refuse("--attention-every must not exceed --layers: the model needs an attention layer");
     if (m->attention_every == 1)
         refuse("--attention-every must be 2 or more: the model needs a linear layer");
+}
+
+static void open_backend(struct replay_options *o)
+{
+    if (!o->backend)
+        o->backend = "host";
+    if (!strcmp(o->backend, "host"))
+        return;
+    sc_status status = sc_backend_open(o->backend, &o->model.backend);
+    if (status != SC_OK)
+        bench_fail(status == SC_ERR_UNSUPPORTED ? BENCH_SKIPPED : BENCH_USAGE, "--backend: %s",
+            sc_last_error()->text);
 }
 
 static void set_defaults(struct replay_options *o)
@@ -404,7 +425,7 @@ void replay_options_parse(struct replay_options *o, int argc, char **argv)
         .doc = "Serves a workload of requests with a small hybrid model on top of statecache, and "
                "without it, and shows what the cache was good for.\v"
                "Exit status: 0 all well; 1 a check or an account failed, or a call of the "
-               "library; 2 bad usage or an unreadable trace; 3 out of memory."};
+               "library; 2 bad usage or an unreadable trace; 3 out of memory; 77 no such device."};
     *o = (struct replay_options){.seed = 1, .decode_max = UINT32_MAX,
         .generator = GENERATOR_OPTIONS_INIT, .layout = SC_LAYOUT_PAGE_MAJOR,
         .save = SAVE_ALL, .temperature = 1, .in_flight = 1, .draft_accept = -1};
@@ -414,6 +435,7 @@ void replay_options_parse(struct replay_options *o, int argc, char **argv)
     argp_err_exit_status = BENCH_USAGE;
     argp_parse(&argp, argc, argv, 0, NULL, o);
     set_defaults(o);
+    open_backend(o);
     check_together(o);
     set_dependent_defaults(o);
 }

@@ -43,9 +43,10 @@ static void print_setup(const struct replay_run *run, FILE *out)
     if (o->no_compute)
         fprintf(out, "\nmodel       none (--no-compute)\n");
     else
-        fprintf(out, "\nmodel       %u layers of %s, each %u. full attention; states %s, %s\n",
+        fprintf(out, "\nmodel       %u layers of %s, each %u. full attention; states %s, %s, "
+            "on %s\n",
             o->model.layers, kind_name(o), o->model.attention_every, state_name(o),
-            layout_name(o));
+            layout_name(o), o->backend);
     fprintf(out, "cache       page %u, chunk %u, %u slots of %" PRIu64 " bytes, %u KV pages, %s\n",
         o->page, o->model.chunk, o->slots, run->cached.pool.slot_bytes, o->kv_pages, o->policy);
 }
@@ -272,6 +273,7 @@ static json_t *json_params(const struct replay_run *run)
     json_object_set_new(object, "kind", json_string(kind_name(o)));
     json_object_set_new(object, "layout", json_string(layout_name(o)));
     json_object_set_new(object, "state", json_string(state_name(o)));
+    json_object_set_new(object, "backend", json_string(o->backend));
     json_object_set_new(object, "policy", json_string(o->policy));
     json_object_set_new(object, "no_compute", json_boolean(o->no_compute));
     put_count(object, "threads", o->threads);

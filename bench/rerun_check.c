@@ -47,6 +47,7 @@ static void bed_open(struct bed *bed, const struct check_options *o, uint32_t lo
     pool.schema = o->model->schema;
     pool.layout = o->layout;
     pool.slot_count = 2;
+    pool.backend = o->model->options.backend;
     bench_must(sc_pool_create(&pool, &bed->pool), "sc_pool_create");
     bench_must(sc_pool_alloc(bed->pool, 2, SC_OWNER_WORKING, bed->slots), "sc_pool_alloc");
     uint32_t pages = (longest + o->page - 1) / o->page;

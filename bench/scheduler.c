@@ -439,6 +439,7 @@ static void open_cache(struct pass *p)
     pool.schema = p->o->schema;
     pool.layout = p->o->layout;
     pool.slot_count = p->o->slots;
+    pool.backend = p->o->model ? p->o->model->options.backend : NULL;
     bench_must(sc_pool_create(&pool, &p->pool), "sc_pool_create");
     sc_cache_options options = SC_CACHE_OPTIONS_INIT;
     options.pool = p->pool;

@@ -24,14 +24,14 @@ struct lane {
     const struct served_forward *forward;
     const struct served_row **rows; /* [row_count]: decode, verify, prefill */
     uint32_t row_count, decode_count, verify_count, prefill_count, token_count, save_count;
-    int32_t *ints;                  /* one block: the arrays below */
-    int32_t *source, *dest;         /* [row_count] */
+    struct twin ints;               /* one block: the arrays below */
+    int32_t *source, *dest, *save;  /* [row_count]; save: of decode rows */
     int32_t *row_start, *position;  /* of verify and prefill rows */
     int32_t *save_row, *save_position, *save_slot;
     uint32_t *first;                /* [row_count] first packed token */
-    float *floats;                  /* one block: the arrays below, a row a token */
+    struct twin floats;             /* one block: the arrays below, a row a token */
     float *x, *h, *t1, *t2, *mixed, *gate, *out, *decay, *beta;
-    void *scratch;
+    sc_devptr scratch;
     uint64_t scratch_bytes;
     const float **context;          /* [longest] KV rows of a sequence */
     float *score;
@@ -52,12 +52,27 @@ static struct group prefilled(const struct lane *lane)
     return (struct group){lane->verify_count, lane->prefill_count};
 }
 
+static sc_devptr ints_at(const struct lane *lane, const int32_t *ints)
+{
+    return twin_at(&lane->ints, ints);
+}
+
+static sc_devptr floats_at(const struct lane *lane, const float *floats)
+{
+    return twin_at(&lane->floats, floats);
+}
+
+static sc_backend *backend(const struct lane *lane)
+{
+    return lane->model->options.backend;
+}
+
 static sc_k_saves saves(const struct lane *lane, struct group group)
 {
     if (group.first < lane->verify_count)
         return (sc_k_saves){0};
-    return (sc_k_saves){dev(lane->save_row), dev(lane->save_position), dev(lane->save_slot),
-        lane->save_count};
+    return (sc_k_saves){ints_at(lane, lane->save_row), ints_at(lane, lane->save_position),
+        ints_at(lane, lane->save_slot), lane->save_count};
 }
 
 /* -------------------------------------------------------------------------------------- packing */
@@ -73,6 +88,8 @@ static void pack_ints(struct lane *lane)
         lane->token_count += row->to - row->from;
         if (row->decode) {
             decoded++;
+            if (row->save_count > 0) /* at its end: there is one */
+                lane->save[r] = lane->forward->saves[row->save_first].slot;
             continue;
         }
         uint32_t p = r - lane->decode_count;
@@ -93,10 +110,11 @@ static void lane_arrays(struct lane *lane, uint32_t tokens, uint32_t saved, uint
     const struct served_model *m = lane->model;
     const struct served_options *o = &m->options;
     size_t rows = lane->row_count;
-    lane->ints = bench_alloc(5 * rows + 1 + 3 * (size_t)saved, sizeof *lane->ints);
-    lane->source = lane->ints;
+    twin_open(&lane->ints, backend(lane), 6 * rows + 1 + 3 * (size_t)saved, sizeof(int32_t));
+    lane->source = lane->ints.host;
     lane->dest = lane->source + rows;
-    lane->row_start = lane->dest + rows;
+    lane->save = lane->dest + rows;
+    lane->row_start = lane->save + rows;
     lane->position = lane->row_start + rows + 1;
     lane->first = (uint32_t *)(lane->position + rows);
     lane->save_row = (int32_t *)lane->first + rows;
@@ -111,7 +129,8 @@ static void lane_arrays(struct lane *lane, uint32_t tokens, uint32_t saved, uint
     size_t width = 0;
     for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++)
         width += arrays[i].width;
-    float *at = lane->floats = bench_alloc(width * tokens, sizeof *lane->floats);
+    twin_open(&lane->floats, backend(lane), width * tokens, sizeof(float));
+    float *at = lane->floats.host;
     for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) {
         *arrays[i].array = at;
         at += (size_t)arrays[i].width * tokens;
@@ -134,13 +153,14 @@ static void lane_open(struct lane *lane)
     lane->prefill_count = lane->row_count - lane->decode_count - lane->verify_count;
     lane_arrays(lane, tokens, saved, longest);
     pack_ints(lane);
+    twin_in(&lane->ints, lane->ints.host, lane->ints.bytes);
 }
 
 static void lane_close(struct lane *lane)
 {
-    free(lane->ints);
-    free(lane->floats);
-    free(lane->scratch);
+    twin_close(&lane->ints);
+    twin_close(&lane->floats);
+    place_give(backend(lane), lane->scratch, lane->scratch_bytes);
     free(lane->context);
     free(lane->score);
 }
@@ -151,11 +171,9 @@ static void reserve_scratch(struct lane *lane, uint64_t bytes)
 {
     if (bytes <= lane->scratch_bytes)
         return;
-    free(lane->scratch);
-    lane->scratch_bytes = (bytes + 63) / 64 * 64;
-    lane->scratch = aligned_alloc(64, lane->scratch_bytes);
-    if (!lane->scratch)
-        bench_fail(BENCH_NO_MEMORY, "out of memory (scratch)");
+    place_give(backend(lane), lane->scratch, lane->scratch_bytes);
+    lane->scratch_bytes = bytes;
+    lane->scratch = place_take(backend(lane), bytes);
 }
 
 /* Tokens `skip` .. of the lane, rows of one form: raw q k v and gates to lane->out. */
@@ -163,10 +181,11 @@ static sc_linear_batch linear_batch(const struct lane *lane, uint32_t index, siz
     uint32_t tokens)
 {
     const struct served_model *m = lane->model;
-    sc_linear_batch b = {.x = dev(lane->t1 + skip * m->channels),
-        .a = dev(lane->decay + skip * m->decay_dim),
-        .b = dev(lane->beta + skip * m->options.v_heads),
-        .o = dev(lane->out + skip * m->value_dim), .dtype = SC_DTYPE_F32, .token_count = tokens};
+    sc_linear_batch b = {.x = floats_at(lane, lane->t1 + skip * m->channels),
+        .a = floats_at(lane, lane->decay + skip * m->decay_dim),
+        .b = floats_at(lane, lane->beta + skip * m->options.v_heads),
+        .o = floats_at(lane, lane->out + skip * m->value_dim), .dtype = SC_DTYPE_F32,
+        .token_count = tokens};
     served_parts(&b, m, lane->forward->pool, index);
     return b;
 }
@@ -175,16 +194,16 @@ static void run_form(struct lane *lane, const sc_linear_layer *linear, sc_linear
     sc_linear_form form)
 {
     uint64_t bytes = 0;
-    bench_must(sc_linear_scratch(NULL, linear, b, form, &bytes), "sc_linear_scratch");
+    bench_must(sc_linear_scratch(backend(lane), linear, b, form, &bytes), "sc_linear_scratch");
     reserve_scratch(lane, bytes);
-    b->scratch = dev(lane->scratch);
+    b->scratch = lane->scratch;
     b->scratch_bytes = lane->scratch_bytes;
     if (form == SC_LINEAR_DECODE)
-        bench_must(sc_linear_decode(NULL, linear, b, NULL), "sc_linear_decode");
+        bench_must(sc_linear_decode(backend(lane), linear, b, NULL), "sc_linear_decode");
     else if (form == SC_LINEAR_VERIFY)
-        bench_must(sc_linear_verify(NULL, linear, b, NULL), "sc_linear_verify");
+        bench_must(sc_linear_verify(backend(lane), linear, b, NULL), "sc_linear_verify");
     else
-        bench_must(sc_linear_extend(NULL, linear, b, NULL), "sc_linear_extend");
+        bench_must(sc_linear_extend(backend(lane), linear, b, NULL), "sc_linear_extend");
 }
 
 /* Verify rows, or prefill rows. */
@@ -197,11 +216,11 @@ static void run_group(struct lane *lane, const sc_linear_layer *linear, uint32_t
         return;
     sc_linear_batch b = linear_batch(lane, index, skip, lane->token_count - lane->decode_count);
     b.row_count = group.count;
-    b.row_start = dev(lane->row_start + group.first);
-    b.position = dev(lane->position + group.first);
-    b.source = dev(lane->source + skip + group.first);
+    b.row_start = ints_at(lane, lane->row_start + group.first);
+    b.position = ints_at(lane, lane->position + group.first);
+    b.source = ints_at(lane, lane->source + skip + group.first);
     if (form == SC_LINEAR_EXTEND) {
-        b.dest = dev(lane->dest + skip + group.first);
+        b.dest = ints_at(lane, lane->dest + skip + group.first);
         b.saves = saves(lane, group);
     }
     for (uint32_t r = 0; r < group.count; r++) {
@@ -218,8 +237,9 @@ static void run_recurrence(struct lane *lane, uint32_t index, const struct serve
     if (lane->decode_count > 0) {
         sc_linear_batch b = linear_batch(lane, index, 0, lane->decode_count);
         b.row_count = lane->decode_count;
-        b.source = dev(lane->source);
-        b.dest = dev(lane->dest);
+        b.source = ints_at(lane, lane->source);
+        b.dest = ints_at(lane, lane->dest);
+        b.save = ints_at(lane, lane->save);
         run_form(lane, &linear, &b, SC_LINEAR_DECODE);
     }
     run_group(lane, &linear, index, verified(lane), SC_LINEAR_VERIFY);
@@ -241,6 +261,18 @@ static void tape(struct lane *lane, uint32_t layer, uint32_t before, const float
     }
 }
 
+/* What a linear layer reads of the projections: conv inputs, gates. */
+static void projections_in(const struct lane *lane)
+{
+    const struct served_model *m = lane->model;
+    const struct { const float *array; uint32_t width; } arrays[] = {{lane->t1, m->channels},
+        {lane->decay, m->decay_dim}, {lane->beta, m->options.v_heads},
+        {lane->gate, m->value_dim}};
+    for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++)
+        twin_in(&lane->floats, arrays[i].array,
+            (size_t)lane->token_count * arrays[i].width * sizeof(float));
+}
+
 static void run_linear(struct lane *lane, uint32_t index, const struct served_layer *layer)
 {
     const struct served_model *m = lane->model;
@@ -253,13 +285,16 @@ static void run_linear(struct lane *lane, uint32_t index, const struct served_la
     tape(lane, index, 0, lane->t1, m->channels);
     tape(lane, index, m->channels, lane->decay, m->decay_dim);
     tape(lane, index, m->channels + m->decay_dim, lane->beta, o->v_heads);
+    projections_in(lane);
     run_recurrence(lane, index, layer);
-    sc_k_gated_rmsnorm_params norm = {.x = dev(lane->out), .z = dev(lane->gate),
-        .y = dev(lane->out), .dtype = SC_DTYPE_F32, .weight = dev(layer->out_norm),
+    sc_devptr out = floats_at(lane, lane->out);
+    sc_k_gated_rmsnorm_params norm = {.x = out, .z = floats_at(lane, lane->gate), .y = out,
+        .dtype = SC_DTYPE_F32, .weight = twin_at(&m->weights, layer->out_norm),
         .weight_dtype = SC_DTYPE_F32,
         .act = o->kind == SC_K_KIND_GDN ? SC_K_ACT_SILU : SC_K_ACT_SIGMOID,
         .token_count = lane->token_count, .heads = o->v_heads, .dim = o->head_dim, .eps = 1e-6f};
-    bench_must(sc_k_gated_rmsnorm(NULL, &norm, NULL), "sc_k_gated_rmsnorm");
+    bench_must(sc_k_gated_rmsnorm(backend(lane), &norm, NULL), "sc_k_gated_rmsnorm");
+    twin_out(&lane->floats, lane->out, tokens * m->value_dim * sizeof(float));
     dense_apply(lane->out, layer->out, lane->t2, tokens, m->value_dim, o->hidden);
 }
 

@@ -189,10 +189,10 @@ sc_status served_create(const struct served_options *options, struct served_mode
     set_shapes(model);
     struct making making = {0};
     make_weights(&making, model);
-    model->weight_count = making.at;
-    model->weights = bench_alloc(making.at, sizeof *model->weights);
-    making.data = model->weights;
+    twin_open(&model->weights, options->backend, making.at, sizeof(float));
+    making.data = model->weights.host;
     make_weights(&making, model);
+    twin_in(&model->weights, model->weights.host, model->weights.bytes);
     sc_status status = make_schema(model);
     if (status != SC_OK) {
         served_destroy(model);
@@ -208,7 +208,7 @@ void served_destroy(struct served_model *model)
         return;
     sc_schema_release(model->schema);
     free(model->layers);
-    free(model->weights);
+    twin_close(&model->weights);
     free(model);
 }
 

@@ -9,11 +9,15 @@
  *                    touched by the library's kernels alone, in place
  *   attention mixer  softmax over all earlier positions, keys and values in pages of a paged_kv
  *
+ * Linear mixers run where the state pool is: on a device, what comes in and goes out of them is
+ * copied, the rest stays on the host.
+ *
  * Everything that is not the library's is in dense.h: batch-invariant. So a row's bits depend on
  * its tokens and its history alone, and rows may be spread over threads. */
 #ifndef BENCH_SERVED_MODEL_H
 #define BENCH_SERVED_MODEL_H
 
+#include "place.h"
 #include "statecache/statecache.h"
 
 enum { CONV_WIDTH = 4, CONV_PARTS_MAX = 3 };
@@ -30,6 +34,7 @@ struct served_options {
     uint32_t vocab;
     uint32_t chunk;
     uint64_t seed;
+    sc_backend *backend;    /* where linear layers run; NULL: the host */
 };
 
 struct served_layer {
@@ -54,8 +59,7 @@ struct served_model {
     sc_schema *schema;
     struct served_layer *layers;
     const float *embedding, *norm, *head;
-    float *weights;
-    size_t weight_count;
+    struct twin weights; /* floats */
 };
 
 /* SC_ERR_INVALID with text for shapes that do not fit. */

@@ -6,11 +6,6 @@
 #include "bench_common.h"
 #include "served_model.h"
 
-static inline sc_devptr dev(const void *pointer)
-{
-    return (sc_devptr)(uintptr_t)pointer;
-}
-
 /* One part of layer `layer` in all slots of the pool. */
 static inline sc_k_slots served_slots(const sc_pool *pool, uint32_t layer, sc_part_kind kind,
     uint32_t index)
@@ -32,14 +27,16 @@ static inline sc_k_delta_shape served_delta_shape(const struct served_model *m)
 static inline sc_k_gate_weights served_gate_weights(const struct served_model *m,
     const struct served_layer *layer)
 {
-    return (sc_k_gate_weights){.gate = m->gate, .a_log = dev(layer->a_log),
-        .dt_bias = dev(layer->dt_bias), .dt_bias_dtype = SC_DTYPE_F32, .lower_bound = -5.0f};
+    return (sc_k_gate_weights){.gate = m->gate, .a_log = twin_at(&m->weights, layer->a_log),
+        .dt_bias = twin_at(&m->weights, layer->dt_bias), .dt_bias_dtype = SC_DTYPE_F32,
+        .lower_bound = -5.0f};
 }
 
 static inline sc_linear_layer served_linear_layer(const struct served_model *m,
     const struct served_layer *layer)
 {
-    return (sc_linear_layer){.shape = served_delta_shape(m), .conv_weight = dev(layer->conv),
+    return (sc_linear_layer){.shape = served_delta_shape(m),
+        .conv_weight = twin_at(&m->weights, layer->conv),
         .conv_dtype = SC_DTYPE_F32, .conv_act = SC_K_ACT_SILU, .conv_width = CONV_WIDTH,
         .gates = served_gate_weights(m, layer), .chunk = m->options.chunk};
 }

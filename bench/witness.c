@@ -240,13 +240,20 @@ static uint32_t part_count(const sc_pool *pool)
     return info.part_count;
 }
 
-static unsigned char *part_of(const sc_pool *pool, uint32_t index, int32_t slot, uint64_t *bytes,
+static sc_devptr part_of(const sc_pool *pool, uint32_t index, int32_t slot, uint64_t *bytes,
     sc_part *part)
 {
     sc_layer_view view;
     bench_must(sc_pool_part_view(pool, index, &view, part), "sc_pool_part_view");
     *bytes = view.bytes;
-    return (unsigned char *)(uintptr_t)view.base + (int64_t)slot * view.slot_stride;
+    return view.base + (sc_devptr)((int64_t)slot * view.slot_stride);
+}
+
+static sc_backend *backend_of(const sc_pool *pool)
+{
+    sc_backend *backend;
+    bench_must(sc_pool_backend(pool, &backend), "sc_pool_backend");
+    return backend;
 }
 
 uint64_t state_bytes(const sc_pool *pool)
@@ -265,8 +272,8 @@ void state_read(const sc_pool *pool, int32_t slot, unsigned char *out)
     uint64_t bytes;
     sc_part part;
     for (uint32_t i = 0; i < part_count(pool); i++) {
-        const unsigned char *from = part_of(pool, i, slot, &bytes, &part);
-        memcpy(out, from, bytes);
+        sc_devptr from = part_of(pool, i, slot, &bytes, &part);
+        place_copy(backend_of(pool), dev(out), from, bytes);
         out += bytes;
     }
 }
@@ -276,9 +283,12 @@ void state_flip(const sc_pool *pool, int32_t slot, struct sc_prng *prng, char *t
     uint64_t at = sc_prng_below(prng, state_bytes(pool) * 8), part_bytes;
     sc_part part;
     for (uint32_t i = 0; i < part_count(pool); i++) {
-        unsigned char *data = part_of(pool, i, slot, &part_bytes, &part);
+        sc_devptr data = part_of(pool, i, slot, &part_bytes, &part);
         if (at < part_bytes * 8) {
-            data[at / 8] ^= (unsigned char)(1u << at % 8);
+            unsigned char byte;
+            place_copy(backend_of(pool), dev(&byte), data + at / 8, 1);
+            byte ^= (unsigned char)(1u << at % 8);
+            place_copy(backend_of(pool), data + at / 8, dev(&byte), 1);
             snprintf(text, bytes, "bit %llu of the %s of layer %u in slot %d",
                 (unsigned long long)at,
                 part.kind == SC_PART_CONV ? "conv window" : "recurrent matrix", part.layer, slot);

@@ -117,6 +117,22 @@ def help_names_every_option_and_code():
 
 
 @test
+def a_device_serves_too_or_says_why_not():
+    assert "host, cuda" in run("replay", "--backend", "nowhere", code=2)
+    done = subprocess.run([PROGRAM, "replay", "--json", *SMALL, "--check", "6", "--backend",
+                           "cuda"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                          check=False)
+    if done.returncode == 77:
+        assert "cuda" in done.stderr and not done.stdout, done
+        return
+    result = json.loads(done.stdout)
+    assert result["backend"] == "cuda", result
+    assert_checked(result)
+    run("replay", "--backend", "cuda", "--draft", "2", code=2)
+    run("replay", "--backend", "cuda", "--no-compute", code=2)
+
+
+@test
 def text_report_has_what_was_promised():
     text = run("replay", "--requests", "36", "--check", "3", *SHORT)
     for word in ("hit ", "ideal", "cold", "times less", "slots", "evicted", "not more", "KV pages",
