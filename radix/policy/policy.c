@@ -71,6 +71,9 @@ static sc_status options_check(const struct sc_policy_options *o)
     SC_REQUIRE((o->placement & ~(uint32_t)SC_PLACE_ALL) == 0);
     SC_REQUIRE(o->block_tokens > 0);
     SC_REQUIRE(o->interval_tokens % o->block_tokens == 0);
+    SC_REQUIRE(o->tier == 0 ||
+        (o->tier < SC_COST_TIERS && o->cost.tier_bytes_per_s[o->tier] > 0));
+    SC_REQUIRE(o->leaving == NULL || o->order != SC_POLICY_TREE);
     SC_REQUIRE(isfinite(o->marconi_alpha) && o->marconi_alpha >= 0);
     bool learns = o->order == SC_POLICY_GITTINS;
     if (!learns && (o->admission == SC_ADMIT_DUEL ||
@@ -325,6 +328,25 @@ sc_status sc_policy_attach(struct sc_policy *p, const struct sc_policy_path *pat
     const struct sc_policy_point *end = path ? pol_end_point(path) : NULL;
     uint32_t id = cand_loose(p, end ? pol_alive(p, end->cand, end->generation) : 0);
     attach(p, path, id, node, snapshot, info.end);
+    attached(p, id);
+    return SC_OK;
+}
+
+sc_status sc_policy_adopt(struct sc_policy *p, const struct sc_policy_record *record,
+    sc_node node, uint32_t snapshot)
+{
+    SC_REQUIRE(p != NULL && record != NULL && snapshot != 0);
+    SC_REQUIRE(record->hashes != NULL || record->block_count == 0);
+    struct sc_radix_node_info info;
+    SC_TRY(attach_check(p, node, snapshot, record->len));
+    SC_TRY(sc_radix_node_get(p->options.radix, node, &info));
+    uint32_t id = p->model ? pol_record_cand(p, record) : 0;
+    if (id != 0 && pol_cand(p, id)->node != 0) {
+        return SC_FAIL(SC_ERR_STATE, "the last block of %u tokens has a snapshot", record->len);
+    }
+    if (id == 0) id = cand_loose(p, 0);
+    attach(p, NULL, id, node, snapshot, info.end);
+    if (p->model) pol_learn_adopted(p, id);
     attached(p, id);
     return SC_OK;
 }

@@ -35,6 +35,16 @@ sc_status sc_cost_make(const struct sc_cost_model *model, const struct sc_cost_h
     return SC_OK;
 }
 
+double sc_cost_saved_s(const struct sc_cost *cost, uint32_t tier, double from, double to)
+{
+    double saved_s = sc_cost_prefill_s(cost, from, to);
+    if (tier == 0) return saved_s;
+    if (tier >= SC_COST_TIERS || cost->tier_bytes_per_s[tier] <= 0) return 0;
+    saved_s -= from > 0 ? (to - from) * cost->kv_token_bytes / cost->tier_bytes_per_s[tier]
+                        : sc_cost_restore_s(cost, tier, to);
+    return saved_s > 0 ? saved_s : 0;
+}
+
 double sc_cost_restore_s(const struct sc_cost *cost, uint32_t tier, double kv_tokens)
 {
     if (!cost || tier >= SC_COST_TIERS || cost->tier_bytes_per_s[tier] <= 0) return HUGE_VAL;

@@ -170,6 +170,7 @@ static sc_status cand_evict(struct sc_policy *p, uint32_t id, double value,
     const struct sc_radix_sink *sink)
 {
     sc_node node = pol_cand(p, id)->node, rest = SC_NODE_NONE;
+    if (p->options.leaving) p->options.leaving(p->options.leaving_ctx, node);
     if (p->options.order == SC_POLICY_GITTINS) {
         uint32_t up = pol_up(p, node);
         if (up != 0 && pol_cand(p, up)->superseded_by == id &&

@@ -181,6 +181,8 @@ void pol_ghosts_expire(struct sc_policy *p, uint64_t room);
 uint32_t pol_ghost_find(const struct sc_policy *p, uint64_t hash);
 /* The block after `ghost`. */
 uint32_t pol_ghost_next(const struct sc_policy *p, uint32_t ghost, uint64_t hash);
+/* The last block of a path; 0: not known. */
+uint32_t pol_ghost_last(const struct sc_policy *p, const uint64_t *hashes, uint32_t count);
 uint32_t pol_ghost_add(struct sc_policy *p, uint64_t hash, uint32_t parent);
 static inline struct cand *pol_cand(const struct sc_policy *p, uint32_t id)
 {
@@ -246,8 +248,15 @@ void pol_learn(struct sc_policy *p, struct sc_policy_path *path);
 void pol_learn_end(struct sc_policy *p, struct sc_policy_path *path, bool extended);
 /* The candidate at the end of a longer request has got its snapshot. */
 void pol_learn_longer(struct sc_policy *p, struct sc_policy_path *path, uint32_t id);
+/* A snapshot came from elsewhere. */
+void pol_learn_adopted(struct sc_policy *p, uint32_t id);
 void pol_learn_extend(struct sc_policy *p, struct sc_policy_path *path, const uint64_t *hashes,
     uint32_t block_count, struct sc_policy_point *point);
+
+/* policy_tier.c: what comes from elsewhere */
+uint32_t pol_record_cand(const struct sc_policy *p, const struct sc_policy_record *record);
+/* The end of a prompt that a new snapshot below it would supersede. */
+bool pol_superseded_by_next(const struct sc_policy *p, uint32_t id);
 
 /* policy_place.c: the points of a request, and what they are worth */
 bool pol_point_add(struct sc_policy_path *path, uint32_t len, uint8_t kind);

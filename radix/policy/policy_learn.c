@@ -331,6 +331,29 @@ void pol_learn_extend(struct sc_policy *p, struct sc_policy_path *path, const ui
     if (cand->node != 0) pol_touch(p, x);
 }
 
+/* From now on `id` stands for `e`, and no other does. */
+static void link_superseded(struct sc_policy *p, uint32_t e, uint32_t id)
+{
+    uint32_t old = pol_cand(p, e)->superseded_by, other = pol_cand(p, id)->supersedes;
+    if (old) pol_cand(p, old)->supersedes = 0;
+    if (other) pol_cand(p, other)->superseded_by = 0;
+    pol_cand(p, e)->superseded_by = id;
+    pol_cand(p, id)->supersedes = e;
+    if (old != 0 && old != id) pol_touch(p, old); /* `e` counts as above it again */
+}
+
+/* `e` is superseded by `id`, below it. */
+static void supersede(struct sc_policy *p, uint32_t e, uint32_t id, uint8_t class_id)
+{
+    struct sc_policy_path own = {.hint = NULL}; /* hints are for begin alone */
+    struct cand *cand = pol_cand(p, e);
+    uint8_t features[FEATURES];
+    features_inside(p, cand, -1, class_id, features);
+    pol_sample_close(p, cand, false);
+    link_superseded(p, e, id);
+    start(p, &own, e, KIND_SUPERSEDED, features);
+}
+
 /* The end of the prompt has been superseded, if it is still here. */
 void pol_learn_longer(struct sc_policy *p, struct sc_policy_path *path, uint32_t id)
 {
@@ -340,17 +363,14 @@ void pol_learn_longer(struct sc_policy *p, struct sc_policy_path *path, uint32_t
     if (e == 0 || e == id || pol_cand(p, e)->node == 0 || !one_child(p, pol_cand(p, e)->node)) {
         return;
     }
-    struct sc_policy_path own = *path;
-    struct cand *cand = pol_cand(p, e), *last = pol_cand(p, id);
-    uint8_t features[FEATURES];
-    own.hint = NULL;
-    features_inside(p, cand, -1, class_of(path), features);
-    pol_sample_close(p, cand, false);
-    if (cand->superseded_by) pol_cand(p, cand->superseded_by)->supersedes = 0;
-    if (last->supersedes) pol_cand(p, last->supersedes)->superseded_by = 0;
-    cand->superseded_by = id;
-    last->supersedes = e;
-    start(p, &own, e, KIND_SUPERSEDED, features);
+    supersede(p, e, id, class_of(path));
+}
+
+void pol_learn_adopted(struct sc_policy *p, uint32_t id)
+{
+    uint32_t up = pol_up(p, pol_cand(p, id)->node);
+    if (up == 0 || !pol_superseded_by_next(p, up) || !one_child(p, pol_cand(p, up)->node)) return;
+    supersede(p, up, id, pol_cand(p, up)->features[FEATURE_CLASS]);
 }
 
 void pol_learn_end(struct sc_policy *p, struct sc_policy_path *path, bool extended)
@@ -368,15 +388,12 @@ void pol_learn_end(struct sc_policy *p, struct sc_policy_path *path, bool extend
         if (prompt != 0 && pol_cand(p, prompt)->node != 0) e = prompt;
     }
     if (u == 0 || u != path->wanted || e == 0 || e == u || pol_cand(p, u)->node == 0) return;
-    struct cand *used = pol_cand(p, u), *end = pol_cand(p, e);
+    const struct cand *used = pol_cand(p, u), *end = pol_cand(p, e);
     if (used->kind != KIND_SUPERSEDED || !end->is_end) return;
     if (!extended) {
         pol_class_copy(p, u, e); /* what would have superseded it was refused */
     } else if (one_child(p, used->node)) {
-        if (used->superseded_by) pol_cand(p, used->superseded_by)->supersedes = 0;
-        if (end->supersedes) pol_cand(p, end->supersedes)->superseded_by = 0;
-        used->superseded_by = e;
-        end->supersedes = u;
+        link_superseded(p, u, e);
         pol_touch(p, e);
     }
 }

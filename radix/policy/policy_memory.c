@@ -190,6 +190,15 @@ uint32_t pol_ghost_next(const struct sc_policy *p, uint32_t ghost, uint64_t hash
     return there ? next : pol_ghost_find(p, hash);
 }
 
+uint32_t pol_ghost_last(const struct sc_policy *p, const uint64_t *hashes, uint32_t count)
+{
+    uint32_t ghost = 0;
+    for (uint32_t k = 0; k < count; k++) {
+        ghost = ghost != 0 ? pol_ghost_next(p, ghost, hashes[k]) : pol_ghost_find(p, hashes[k]);
+    }
+    return ghost;
+}
+
 uint32_t pol_ghost_add(struct sc_policy *p, uint64_t hash, uint32_t parent)
 {
     uint32_t id = p->ghost_free;

@@ -101,7 +101,8 @@ static void gain_bytes(struct sc_policy *p, uint32_t id)
     }
     cand->bytes = cost->state_bytes + tail * cost->kv_token_bytes;
     /* What has left is worth nothing: soon it comes to the heap's top and is forgotten. */
-    cand->per_byte = there ? sc_cost_prefill_s(cost, up_len, cand->len) / cand->bytes : 0;
+    cand->per_byte = there
+        ? sc_cost_saved_s(cost, p->options.tier, up_len, cand->len) / cand->bytes : 0;
 }
 
 /* The rate that makes a candidate be worth more than what goes these days: while it is above that,
@@ -310,10 +311,12 @@ void pol_class_copy(struct sc_policy *p, uint32_t to, uint32_t from)
     struct cand *a = pol_cand(p, to);
     const struct cand *b = pol_cand(p, from);
     if (!a->registered || !b->registered) return;
+    uint32_t below = a->kind == KIND_SUPERSEDED ? a->superseded_by : 0;
     a->kind = b->kind;
     a->stratum = b->stratum;
     a->level = b->level;
     a->born_ns = b->born_ns;
     memcpy(a->features, b->features, sizeof a->features);
     pol_touch(p, to);
+    if (below != 0 && below != from) pol_touch(p, below); /* it counts as above that one again */
 }

@@ -60,7 +60,24 @@ void rig_prompt(struct rig_request *request, const int32_t *tokens, uint32_t cou
     }
 }
 
-static sc_node insert(struct rig *rig, const struct rig_request *request, uint32_t count,
+void rig_prompt_make(struct sc_prng *prng, struct rig_request *request,
+    const struct rig_request *last)
+{
+    int32_t tokens[RIG_PROMPT_MAX];
+    uint32_t count = 0, keep = 0;
+    if (last->count > 0 && sc_prng_below(prng, 3) > 0) {
+        keep = sc_prng_below(prng, 2) ? last->count
+                                      : (uint32_t)sc_prng_below(prng, last->count + 1);
+    }
+    for (; count < keep && count < 40; count++) tokens[count] = last->tokens[count];
+    uint32_t more = 1 + (uint32_t)sc_prng_below(prng, 20);
+    for (; more > 0 && count < RIG_PROMPT_MAX; more--) {
+        tokens[count++] = (int32_t)sc_prng_below(prng, 3);
+    }
+    rig_prompt(request, tokens, count);
+}
+
+sc_node rig_insert(struct rig *rig, const struct rig_request *request, uint32_t count,
     uint32_t snapshot)
 {
     static const int32_t ids[RIG_PROMPT_MAX];
@@ -84,7 +101,7 @@ void rig_match(struct rig *rig, struct rig_request *request, uint32_t what)
     request->held = all.kv_len;
     request->resumed = usable.state_len;
     request->state_node = usable.state_node;
-    sc_node node = all.kv_len > 0 ? insert(rig, request, all.kv_len, 0) : SC_NODE_NONE;
+    sc_node node = all.kv_len > 0 ? rig_insert(rig, request, all.kv_len, 0) : SC_NODE_NONE;
     RIG_OK(sc_radix_lock(rig->radix, node, what, &request->receipt));
     request->path = (struct sc_policy_path){.now_ns = rig->now_ns, .hashes = request->hashes,
         .block_count = request->count, .len_max = request->count - 1, .kv_len = all.kv_len,
@@ -102,7 +119,7 @@ void rig_place(struct rig *rig, struct rig_request *request)
         if (need > 0) RIG_OK(sc_policy_room(rig->policy, need, ask.bar, &rig->sink, &got));
         if (got < need) continue;
         for (uint32_t i = ask.first; i < ask.first + ask.count; i++) {
-            sc_node node = insert(rig, request, request->points[i].len, ++rig->snapshot);
+            sc_node node = rig_insert(rig, request, request->points[i].len, ++rig->snapshot);
             if (node == SC_NODE_NONE) continue;
             rig_relock(rig, request, node);
             RIG_OK(sc_policy_attached(rig->policy, &request->path, i, node, rig->snapshot));
@@ -359,6 +376,7 @@ int main(void)
     srunner_add_suite(runner, policy_args_suite());
     srunner_add_suite(runner, policy_random_suite());
     srunner_add_suite(runner, policy_longer_suite());
+    srunner_add_suite(runner, policy_tiers_suite());
     srunner_run_all(runner, CK_ENV);
     int failed = srunner_ntests_failed(runner);
     srunner_free(runner);

@@ -17,6 +17,7 @@ enum { RIG_PROMPT_MAX = 64, RIG_POINTS = 80 };
 Suite *policy_args_suite(void);
 Suite *policy_random_suite(void);
 Suite *policy_longer_suite(void);
+Suite *policy_tiers_suite(void);
 
 struct rig {
     struct sc_radix *radix;
@@ -44,6 +45,12 @@ void rig_open(struct rig *rig, const char *policy, double cap, const sc_allocato
 void rig_close(struct rig *rig);
 double rig_bytes(const struct rig *rig);
 void rig_prompt(struct rig_request *request, const int32_t *tokens, uint32_t count);
+/* A prompt that often shares its beginning with, or goes on from, an earlier one. */
+void rig_prompt_make(struct sc_prng *prng, struct rig_request *request,
+    const struct rig_request *last);
+/* The first `count` tokens, with a snapshot at their end unless it is 0; NONE: there is one. */
+sc_node rig_insert(struct rig *rig, const struct rig_request *request, uint32_t count,
+    uint32_t snapshot);
 /* Match and lock. */
 void rig_match(struct rig *rig, struct rig_request *request, uint32_t what);
 /* begin, all points, end; unlocks. Returns the tokens that were resumed. */

@@ -242,24 +242,6 @@ static void serve(struct naive *naive, struct rig_request *request)
     rig_unlock(rig, request);
 }
 
-/* A prompt that often shares its beginning with, or goes on from, an earlier one. */
-static void prompt_make(struct sc_prng *prng, struct rig_request *request,
-    const struct rig_request *last)
-{
-    int32_t tokens[RIG_PROMPT_MAX];
-    uint32_t count = 0, keep = 0;
-    if (last->count > 0 && sc_prng_below(prng, 3) > 0) {
-        keep = sc_prng_below(prng, 2) ? last->count
-                                      : (uint32_t)sc_prng_below(prng, last->count + 1);
-    }
-    for (; count < keep && count < 40; count++) tokens[count] = last->tokens[count];
-    uint32_t more = 1 + (uint32_t)sc_prng_below(prng, 20);
-    for (; more > 0 && count < RIG_PROMPT_MAX; more--) {
-        tokens[count++] = (int32_t)sc_prng_below(prng, 3);
-    }
-    rig_prompt(request, tokens, count);
-}
-
 struct held { struct rig_request request; bool on; uint32_t snapshot; };
 
 /* Locks come and go; what is locked stays. */
@@ -314,7 +296,7 @@ static void run_one(const char *policy, uint64_t seed, uint32_t steps)
     for (uint32_t step = 0; step < steps; step++) {
         struct rig_request *request = &history[step % 8];
         struct rig_request made;
-        prompt_make(&prng, &made, &history[sc_prng_below(&prng, 8)]);
+        rig_prompt_make(&prng, &made, &history[sc_prng_below(&prng, 8)]);
         *request = made;
         request->path.points = request->points;
         rig.now_ns += sc_prng_below(&prng, 4) ? sc_prng_below(&prng, 3000000000)
@@ -359,7 +341,7 @@ START_TEST(random__the_same_calls_give_the_same_decisions)
         rig_open(&rig, "gittins", 300, NULL);
         for (uint32_t step = 0; step < 1000; step++) {
             struct rig_request made;
-            prompt_make(&prng, &made, &history[sc_prng_below(&prng, 8)]);
+            rig_prompt_make(&prng, &made, &history[sc_prng_below(&prng, 8)]);
             history[step % 8] = made;
             rig.now_ns += sc_prng_below(&prng, 2000000000);
             rig_serve(&rig, &history[step % 8]);

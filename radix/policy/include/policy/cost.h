@@ -50,6 +50,10 @@ static inline double sc_cost_prefill_s(const struct sc_cost *cost, double from, 
     return (to - from) * (cost->token_s + (to + from) * cost->token2_s);
 }
 
+/* Seconds that a snapshot in a tier saves: prefill of [from, to) less reading back what it takes.
+ * `from` > 0: another one would be read instead. Never negative. Tier 0: nothing is read. */
+double sc_cost_saved_s(const struct sc_cost *cost, uint32_t tier, double from, double to);
+
 /* Seconds to read a snapshot and `kv_tokens` of KV back from a tier; HUGE_VAL without one. */
 double sc_cost_restore_s(const struct sc_cost *cost, uint32_t tier, double kv_tokens);
 

@@ -85,6 +85,11 @@ struct sc_policy_options {
     double marconi_alpha;
     bool spare_paths;         /* snapshots on locked paths are no victims */
     bool keep_kv;             /* only the snapshot of a victim goes, the KV stays in the index */
+    uint32_t tier;            /* that the index stands for: reading back is taken off the gain */
+    /* Called before a victim of sc_policy_room goes, so that it can be demoted; NULL: dropped. It
+     * must not touch this policy or its index. Not with SC_POLICY_TREE. */
+    void (*leaving)(void *ctx, sc_node node);
+    void *leaving_ctx;
     uint32_t fit_every;       /* requests; 0: default */
     uint32_t sample_count;    /* intervals that the model learns from; 0: default */
 };
@@ -178,6 +183,24 @@ sc_node sc_policy_victim(struct sc_policy *policy, double *value_out);
 double sc_policy_worth(struct sc_policy *policy, sc_node node);
 /* Where a victim should go: a tier from 1 on, or 0 to drop it. `room` has a bit per tier. */
 uint32_t sc_policy_demote_to(struct sc_policy *policy, sc_node node, uint32_t tiers);
+/* A snapshot that comes into the index from elsewhere: from a tier above. */
+struct sc_policy_record {
+    const uint64_t *hashes; /* [block_count]: as a path's, up to where the snapshot lies */
+    uint32_t block_count;
+    uint32_t len;
+    sc_node above;          /* the next one above in this index; SC_NODE_NONE: there is none */
+    double bytes;           /* that it needs */
+};
+/* What it would be worth per byte: how often its last block is wanted, times what it saves against
+ * computing from the one above. The bar for sc_policy_room. 0: computing is as fast. HUGE_VAL where
+ * nothing is known yet, or the order has no statistics. */
+double sc_policy_record_worth(struct sc_policy *policy,
+    const struct sc_policy_record *record);
+/* It is in the index, on `node`: it stands for what was learned about its last block, and
+ * supersedes the end of a prompt above it that nothing else continued. SC_ERR_STATE: that block
+ * has one already. */
+sc_status sc_policy_adopt(struct sc_policy *policy, const struct sc_policy_record *record,
+    sc_node node, uint32_t snapshot);
 /* Replaces alpha (SC_POLICY_MARCONI). */
 sc_status sc_policy_alpha_set(struct sc_policy *policy, double alpha);
 
