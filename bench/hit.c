@@ -19,7 +19,8 @@
 enum key {
     KEY_TRACE = 256, KEY_BUDGET, KEY_POLICY, KEY_MODEL, KEY_STATE, KEY_KV, KEY_BLOCK, KEY_LIMIT,
     KEY_INTERVAL, KEY_HINTS, KEY_HINT_SEED, KEY_JOBS, KEY_CSV, KEY_JSON, KEY_PLOT, KEY_BARS,
-    KEY_STATE_BYTES, KEY_KV_BYTES, KEY_PARAMS
+    KEY_STATE_BYTES, KEY_KV_BYTES, KEY_PARAMS, KEY_HOST, KEY_DISK, KEY_HOST_RATE, KEY_DISK_RATE,
+    KEY_FLOPS
 };
 
 static const struct argp_option option_list[] = {
@@ -39,6 +40,11 @@ static const struct argp_option option_list[] = {
     {"state-bytes", KEY_STATE_BYTES, "N", 0, "of one snapshot, instead of the model's", 0},
     {"kv-bytes", KEY_KV_BYTES, "N", 0, "of KV of one token, instead of the model's", 0},
     {"params", KEY_PARAMS, "N", 0, "active parameters, instead of the model's", 0},
+    {"host", KEY_HOST, "GIB", 0, "a tier of host memory below the device (0: none)", 0},
+    {"disk", KEY_DISK, "GIB", 0, "a tier on disk below that (0: none)", 0},
+    {"host-rate", KEY_HOST_RATE, "GB/S", 0, "reading back from host memory (50)", 0},
+    {"disk-rate", KEY_DISK_RATE, "GB/S", 0, "reading back from disk (6)", 0},
+    {"flops", KEY_FLOPS, "TFLOP/S", 0, "that prefill reaches; reading has to beat it (400)", 0},
     {"jobs", KEY_JOBS, "N", 0, "cells at a time (all processors)", 0},
     {"csv", KEY_CSV, "FILE", 0, "write the cells, - for standard output", 0},
     {"json", KEY_JSON, "FILE", OPTION_ARG_OPTIONAL, "print the cells as JSON lines instead of "
@@ -51,7 +57,8 @@ static const struct argp_option option_list[] = {
 struct hit_options {
     const char *trace, *budgets, *policies, *model, *state, *kv, *csv, *json, *plot, *bars;
     uint32_t block, limit, interval;
-    double hints, state_bytes, kv_bytes, params;
+    double hints, state_bytes, kv_bytes, params, tier_gib[HIT_TIERS];
+    struct sc_cost_hardware hardware;
     uint64_t hint_seed;
     unsigned jobs;
 };
@@ -89,6 +96,13 @@ static error_t parse(int key, char *arg, struct argp_state *state)
     case KEY_STATE_BYTES: o->state_bytes = number(state, "state-bytes", arg, 0, 1e15); break;
     case KEY_KV_BYTES: o->kv_bytes = number(state, "kv-bytes", arg, 0, 1e9); break;
     case KEY_PARAMS: o->params = number(state, "params", arg, 1, 1e15); break;
+    case KEY_HOST: o->tier_gib[1] = number(state, "host", arg, 0, 1e9); break;
+    case KEY_DISK: o->tier_gib[2] = number(state, "disk", arg, 0, 1e9); break;
+    case KEY_HOST_RATE: o->hardware.read_bytes_per_s[1] = 1e9 *
+        number(state, "host-rate", arg, 1e-3, 1e6); break;
+    case KEY_DISK_RATE: o->hardware.read_bytes_per_s[2] = 1e9 *
+        number(state, "disk-rate", arg, 1e-3, 1e6); break;
+    case KEY_FLOPS: o->hardware.flops = 1e12 * number(state, "flops", arg, 1e-3, 1e9); break;
     case KEY_JOBS: o->jobs = (unsigned)number(state, "jobs", arg, 1, 1024); break;
     case ARGP_KEY_ARG: argp_error(state, "'%s' is no option", arg); break;
     case ARGP_KEY_END:
@@ -140,6 +154,11 @@ static struct table make_jobs(const struct hit_options *o, const struct hit_trac
             job->trace = trace;
             job->model = model;
             job->spec.budget_gib = gib;
+            memcpy(job->spec.tier_gib, o->tier_gib, sizeof job->spec.tier_gib);
+            job->spec.hardware = o->hardware;
+            bool tiers = o->tier_gib[1] > 0 || o->tier_gib[2] > 0;
+            if (tiers && (job->spec.bound != HIT_POLICY || !strcmp(job->spec.policy, "fixed")))
+                bench_fail(BENCH_USAGE, "--host, --disk: not with the policy '%s'", policy[p]);
             if (job->spec.interval == 1 && o->interval)
                 job->spec.interval = o->interval;
             if (!strcmp(job->spec.policy, "gittins") && job->spec.hint <= 0) {
@@ -176,7 +195,7 @@ int hit_main(int argc, char **argv)
 {
     struct hit_options o = {.budgets = "16,32,64,128,256,512", .model = "qwen3-next-80b-a3b",
         .policies = "lru,gdsf,gittins,belady,ub", .state = "fp32", .kv = "bf16", .hint_seed = 1,
-        .state_bytes = -1, .kv_bytes = -1, .params = -1,
+        .hardware = SC_COST_HARDWARE_DEFAULT, .state_bytes = -1, .kv_bytes = -1, .params = -1,
         .jobs = (unsigned)sysconf(_SC_NPROCESSORS_ONLN)};
     static const struct argp argp = {option_list, parse, NULL,
         "Replays a trace through index and policy, without compute, and says what was resumed.",

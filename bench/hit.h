@@ -14,6 +14,8 @@ struct hit_model {
     double flops_per_token, flops_per_token2;
 };
 
+enum { HIT_TIERS = 3 }; /* device, host, disk */
+
 enum hit_bound { HIT_POLICY = 0, HIT_BELADY, HIT_UB, HIT_UB_KV };
 
 /* What one cell of the table runs. */
@@ -29,6 +31,8 @@ struct hit_spec {
     uint32_t interval;  /* blocks */
     uint32_t fit_every, sample_count;
     double budget_gib;
+    double tier_gib[HIT_TIERS]; /* below the device; 0: there is none */
+    struct sc_cost_hardware hardware;
 };
 
 struct hit_result {
@@ -41,6 +45,10 @@ struct hit_result {
     double alpha;       /* that tuning chose */
     double bound;       /* of "ub": the rate itself */
     double seconds;
+    /* With tiers: what was resumed from each, bytes moved, and time by the cost model. */
+    uint64_t tier_hit_tokens[HIT_TIERS], tier_dropped;
+    double tier_read[HIT_TIERS], tier_written[HIT_TIERS], tier_peak[HIT_TIERS];
+    double seconds_saved, seconds_all;
 };
 
 struct hit_job {

@@ -110,7 +110,7 @@ static void oracle_serve(struct oracle *o)
     const struct hit_request *r = &trace->requests[o->request];
     struct hit_result *result = &o->job->result;
     struct hit_match match;
-    hit_index_match(&o->index, trace, o->request, &match);
+    hit_index_match(&o->index, trace->tokens + r->first, r->blocks, r->usable, &match);
     uint64_t tokens = (uint64_t)match.resumed * trace->block;
     result->hit_tokens += tokens;
     result->input_tokens += r->input_len;
@@ -135,7 +135,8 @@ static void oracle_serve(struct oracle *o)
         if (hit_future_next(o->future, block, o->request) == 0)
             continue;
         result->snapshots +=
-            hit_index_insert(&o->index, trace, o->request, d, &match, &snapshot) != SC_NODE_NONE;
+            hit_index_insert(&o->index, trace->tokens + r->first, d, &match, &snapshot) !=
+                SC_NODE_NONE;
     }
     hit_index_unlock(&o->index, &match);
     double held = hit_index_bytes(&o->index);

@@ -9,6 +9,7 @@
 #include "base/prng.h"
 #include "hit.h"
 #include "hit_index.h"
+#include "hit_tiers.h"
 
 struct cell {
     const struct hit_trace *trace;
@@ -17,6 +18,7 @@ struct cell {
     struct hit_index index;
     struct sc_policy *policy;
     struct sc_policy_point *points;
+    struct hit_tiers *tiers;   /* NULL: the device alone */
     double cap;
     size_t request;
     struct hit_future *future; /* for hints */
@@ -91,6 +93,12 @@ static void cell_open(struct cell *cell, struct hit_job *job)
         options.cost.token_s = model->flops_per_token * job->trace->block;
         options.cost.token2_s = model->flops_per_token2 * job->trace->block * job->trace->block;
     }
+    cell->tiers = hit_tiers_create(job, &cell->index, &options);
+    if (cell->tiers) {
+        options.leaving = hit_tiers_leaving;
+        options.leaving_ctx = cell->tiers;
+        options.placement |= SC_PLACE_GIVEN; /* a copy of what is read back */
+    }
     bench_must(sc_policy_create(&options, &cell->policy), "sc_policy_create");
     cell->points = bench_alloc((size_t)job->trace->longest + 4, sizeof *cell->points);
     if (spec->hint > 0) {
@@ -112,6 +120,7 @@ static void cell_close(struct cell *cell)
     if (SC_ASSERT_LEVEL >= 2)
         bench_must(sc_policy_verify(cell->policy), "sc_policy_verify");
     sc_policy_destroy(cell->policy);
+    hit_tiers_destroy(cell->tiers);
     hit_index_deinit(&cell->index);
     hit_future_destroy(cell->future);
     free(cell->points);
@@ -137,6 +146,7 @@ static bool make_room(struct cell *cell, const struct sc_policy_ask *ask)
 static void place(struct cell *cell, struct sc_policy_path *path, struct hit_match *match)
 {
     struct hit_result *result = cell->result;
+    const int32_t *tokens = cell->trace->tokens + cell->trace->requests[cell->request].first;
     struct sc_policy_ask ask;
     for (;;) {
         uint64_t start = sc_clock_now_ns();
@@ -148,13 +158,15 @@ static void place(struct cell *cell, struct sc_policy_path *path, struct hit_mat
             return;
         if (!room) {
             result->refused++;
+            for (uint32_t i = ask.first; cell->tiers && i < ask.first + ask.count; i++)
+                hit_tiers_refused(cell->tiers, cell->request, path->points[i].len);
             continue;
         }
         for (uint32_t i = ask.first; i < ask.first + ask.count; i++) {
             uint32_t snapshot = 0;
             start = sc_clock_now_ns();
-            sc_node node = hit_index_insert(&cell->index, cell->trace, cell->request,
-                path->points[i].len, match, &snapshot);
+            sc_node node = hit_index_insert(&cell->index, tokens, path->points[i].len, match,
+                &snapshot);
             result->insert_ns += since(cell, start);
             if (node == SC_NODE_NONE)
                 continue;
@@ -190,15 +202,18 @@ static void serve(struct cell *cell, const struct hit_model *model)
     struct hit_match match;
     cell->switches = switches_now();
     uint64_t start = sc_clock_now_ns();
-    hit_index_match(&cell->index, trace, cell->request, &match);
+    hit_index_match(&cell->index, trace->tokens + r->first, r->blocks, r->usable, &match);
     result->match_ns += since(cell, start);
-    account(cell, model, match.resumed);
+    uint32_t resumed = match.resumed, tier = 0;
+    if (cell->tiers)
+        tier = hit_tiers_match(cell->tiers, cell->request, &match, &resumed);
+    account(cell, model, resumed);
     struct sc_policy_path path = {.now_ns = r->time_ns, .hashes = trace->hashes + r->first,
         .block_count = r->blocks, .len_max = r->usable, .kv_len = match.held,
          .held_len = match.deepest,
         .state_len = match.resumed, .state_node = match.state_node, .points = cell->points,
         .point_cap = trace->longest + 4, .hint = cell->future ? hint : NULL, .hint_ctx = cell,
-        .output_len = r->output_len};
+        .output_len = r->output_len, .given = &resumed, .given_count = tier > 0};
     start = sc_clock_now_ns();
     bench_must(sc_policy_begin(cell->policy, &path), "sc_policy_begin");
     result->policy_ns += since(cell, start);
@@ -214,6 +229,8 @@ static void serve(struct cell *cell, const struct hit_model *model)
         result->refit_ns += took;
     hit_index_touch(&cell->index, trace, cell->request, path.kv_len);
     hit_index_unlock(&cell->index, &match);
+    if (cell->tiers)
+        hit_tiers_end(cell->tiers);
     double held = hit_index_bytes(&cell->index);
     if (held > result->peak_bytes)
         result->peak_bytes = held;

@@ -10,6 +10,8 @@ struct hit_index {
     struct sc_radix_sink sink;
     uint32_t space, snapshot; /* last snapshot id */
     int32_t *ids;             /* [longest] */
+    uint32_t *block_of;       /* snapshot -> its last block */
+    size_t block_cap;
     uint64_t evicted;
     double state_bytes, block_bytes;
 };
@@ -26,15 +28,15 @@ void hit_index_init(struct hit_index *index, const struct hit_trace *trace, doub
     double block_bytes);
 void hit_index_deinit(struct hit_index *index);
 /* Looks up, cuts the path where it stops being held, and locks it. */
-void hit_index_match(struct hit_index *index, const struct hit_trace *trace, size_t request,
-    struct hit_match *match);
+void hit_index_match(struct hit_index *index, const int32_t *tokens, uint32_t blocks,
+    uint32_t usable, struct hit_match *match);
 void hit_index_touch(struct hit_index *index, const struct hit_trace *trace, size_t request,
     uint32_t blocks);
 void hit_index_unlock(struct hit_index *index, const struct hit_match *match);
-/* Puts the first `blocks` of a request in, with a snapshot at their end, and locks them; its node,
+/* Puts a path of `blocks` in, with a snapshot at their end, and locks them; its node,
  * or NONE where one stands already. */
-sc_node hit_index_insert(struct hit_index *index, const struct hit_trace *trace, size_t request,
-    uint32_t blocks, struct hit_match *match, uint32_t *snapshot_out);
+sc_node hit_index_insert(struct hit_index *index, const int32_t *tokens, uint32_t blocks,
+    struct hit_match *match, uint32_t *snapshot_out);
 double hit_index_bytes(const struct hit_index *index);
 
 #endif

@@ -63,6 +63,40 @@ void hit_report_table(FILE *out, const struct hit_job *jobs, size_t policies, si
         tenth_rate);
 }
 
+static const char *const tier_names[HIT_TIERS] = {"device", "host", "disk"};
+
+static bool tiered(const struct hit_job *job)
+{
+    return job->spec.tier_gib[1] > 0 || job->spec.tier_gib[2] > 0;
+}
+
+static double tier_rate(const struct hit_result *r, int tier)
+{
+    return r->input_tokens ? 100.0 * (double)r->tier_hit_tokens[tier] / (double)r->input_tokens : 0;
+}
+
+static void report_tiers(FILE *out, const struct hit_job *jobs, size_t count)
+{
+    if (!tiered(jobs))
+        return;
+    const struct hit_spec *spec = &jobs->spec;
+    fprintf(out, "\ntiers: device + host %g GiB + disk %g GiB; reading back %g and %g GB/s, "
+        "prefill %g Tflop/s\n", spec->tier_gib[1], spec->tier_gib[2],
+        spec->hardware.read_bytes_per_s[1] * 1e-9, spec->hardware.read_bytes_per_s[2] * 1e-9,
+        spec->hardware.flops * 1e-12);
+    fprintf(out, "%-22s%8s%9s%9s%9s%11s%11s%11s%11s%9s%12s%12s\n", "policy", "GiB", "device %",
+        "host %", "disk %", "host in GB", "host out", "disk in GB", "disk out", "dropped",
+        "prefill s", "saved s");
+    for (size_t i = 0; i < count; i++) {
+        const struct hit_result *r = &jobs[i].result;
+        fprintf(out, "%-22s%8g%9.2f%9.2f%9.2f%11.1f%11.1f%11.1f%11.1f%9llu%12.1f%12.1f\n",
+            jobs[i].spec.name, jobs[i].spec.budget_gib, tier_rate(r, 0), tier_rate(r, 1),
+            tier_rate(r, 2), r->tier_written[1] * 1e-9, r->tier_read[1] * 1e-9,
+            r->tier_written[2] * 1e-9, r->tier_read[2] * 1e-9, (unsigned long long)r->tier_dropped,
+            r->seconds_all, r->seconds_saved);
+    }
+}
+
 void hit_report_details(FILE *out, const struct hit_job *jobs, size_t count)
 {
     fprintf(out, "\n%-22s%8s%10s%10s%9s%10s%10s%10s%10s%9s%8s\n", "policy", "GiB", "snapshots",
@@ -81,6 +115,7 @@ void hit_report_details(FILE *out, const struct hit_job *jobs, size_t count)
             fprintf(out, "  alpha %g", r->alpha);
         fputc('\n', out);
     }
+    report_tiers(out, jobs, count);
 }
 
 static FILE *file_open(const char *path)
@@ -110,12 +145,14 @@ bool hit_report_csv(const char *path, const struct hit_job *jobs, size_t count)
         return false;
     fputs("trace,model,state_bytes,kv_token_bytes,policy,budget_gib,hit_percent,flops_percent,"
           "first_tenth_percent,snapshots,evicted,refused,policy_ns,refit_ns,match_ns,insert_ns,"
-          "peak_bytes,index_bytes,policy_bytes\n", file);
+          "peak_bytes,index_bytes,policy_bytes,host_gib,disk_gib,device_hit_percent,"
+          "host_hit_percent,disk_hit_percent,host_written_bytes,host_read_bytes,"
+          "disk_written_bytes,disk_read_bytes,dropped,prefill_s,saved_s\n", file);
     for (size_t i = 0; i < count; i++) {
         const struct hit_job *job = &jobs[i];
         const struct hit_result *r = &job->result;
         fprintf(file, "\"%s\",\"%s\",%.0f,%.0f,\"%s\",%g,%.4f,%.4f,%.4f,%llu,%llu,%llu,%.1f,%.1f,"
-            "%.1f,%.1f,%.0f,%llu,%llu\n",
+            "%.1f,%.1f,%.0f,%llu,%llu",
             job->trace->name, job->model->name, job->model->state_bytes, job->model->kv_token_bytes,
             job->spec.name, job->spec.budget_gib, hit_rate(r), saved_rate(r), tenth_rate(r),
             (unsigned long long)r->snapshots, (unsigned long long)r->evicted,
@@ -123,6 +160,11 @@ bool hit_report_csv(const char *path, const struct hit_job *jobs, size_t count)
             per_request(job, r->refit_ns), per_request(job, r->match_ns),
             per_request(job, r->insert_ns), r->peak_bytes, (unsigned long long)r->index_bytes,
             (unsigned long long)r->policy_bytes);
+        fprintf(file, ",%g,%g,%.4f,%.4f,%.4f,%.0f,%.0f,%.0f,%.0f,%llu,%.3f,%.3f\n",
+            job->spec.tier_gib[1], job->spec.tier_gib[2], tier_rate(r, 0), tier_rate(r, 1),
+            tier_rate(r, 2), r->tier_written[1], r->tier_read[1], r->tier_written[2],
+            r->tier_read[2], (unsigned long long)r->tier_dropped, r->seconds_all,
+            r->seconds_saved);
     }
     return file_close(file, path);
 }
@@ -137,6 +179,20 @@ static void json_text(FILE *file, const char *text)
             fputc(*text, file);
     }
     fputc('"', file);
+}
+
+static void json_tiers(FILE *file, const struct hit_job *job)
+{
+    const struct hit_result *r = &job->result;
+    fputs(",\"tiers\":[", file);
+    for (int i = 0; i < HIT_TIERS; i++) {
+        fprintf(file, "%s{\"name\":\"%s\",\"gib\":%g,\"hit_percent\":%.4f,\"read_bytes\":%.0f,"
+            "\"written_bytes\":%.0f,\"peak_bytes\":%.0f}", i ? "," : "", tier_names[i],
+            i ? job->spec.tier_gib[i] : job->spec.budget_gib, tier_rate(r, i), r->tier_read[i],
+            r->tier_written[i], i ? r->tier_peak[i] : r->peak_bytes);
+    }
+    fprintf(file, "],\"dropped\":%llu,\"prefill_s\":%.3f,\"saved_s\":%.3f",
+        (unsigned long long)r->tier_dropped, r->seconds_all, r->seconds_saved);
 }
 
 bool hit_report_json(const char *path, const struct hit_job *jobs, size_t count)
@@ -157,12 +213,15 @@ bool hit_report_json(const char *path, const struct hit_job *jobs, size_t count)
             "\"hit_percent\":%.4f,\"flops_percent\":%.4f,\"first_tenth_percent\":%.4f,"
             "\"snapshots\":%llu,\"evicted\":%llu,\"refused\":%llu,\"requests\":%zu,"
             "\"policy_ns\":%.1f,\"refit_ns\":%.1f,\"match_ns\":%.1f,\"insert_ns\":%.1f,"
-            "\"peak_bytes\":%.0f}\n",
+            "\"peak_bytes\":%.0f",
             job->model->state_bytes, job->model->kv_token_bytes, job->spec.budget_gib, hit_rate(r),
             saved_rate(r), tenth_rate(r), (unsigned long long)r->snapshots,
             (unsigned long long)r->evicted, (unsigned long long)r->refused, job->trace->count,
             per_request(job, r->policy_ns), per_request(job, r->refit_ns),
             per_request(job, r->match_ns), per_request(job, r->insert_ns), r->peak_bytes);
+        if (tiered(job))
+            json_tiers(file, job);
+        fputs("}\n", file);
     }
     return file_close(file, path);
 }
