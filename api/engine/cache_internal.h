@@ -504,6 +504,9 @@ void sc_engine_relock(sc_cache *cache, struct sc_radix_receipt *receipt, sc_node
 /* Counts a save that was not made, and tells the caller of the commit. */
 void sc_engine_skip(sc_cache *cache, struct lease *lease, const struct step_save *save,
     uint32_t cause);
+/* Where the index is at its limit, gives up least recently used content for so many tokens more.
+ * False: even that is too little, or it is not the limit that is in the way. */
+bool sc_engine_make_token_room(sc_cache *cache, uint64_t more);
 /* Whether the snapshot came to be as the lease's state after as many tokens did. */
 bool sc_engine_same_history(const struct lease *lease, const struct sc_snapshot_info *snapshot);
 /* Appends [.., end) computed in `form` to a canonical history; there is room for one more. */

@@ -117,13 +117,11 @@ static const int32_t *make_ids(sc_cache *cache, const struct lease *lease, uint3
     return cache->scratch_ids;
 }
 
-/* Where the index is at its limit, gives up least recently used content, unless even that is too
- * little. */
-static bool make_token_room(sc_cache *cache, const struct lease *lease, uint32_t len)
+bool sc_engine_make_token_room(sc_cache *cache, uint64_t more)
 {
     struct sc_radix_stats stats;
     sc_radix_stats_get(cache->radix, &stats);
-    uint64_t more = len - lease->inserted_len, limit = cache->options.token_max;
+    uint64_t limit = cache->options.token_max;
     if (limit == 0 || stats.kv_locked_tokens + more > limit) return false;
     if (stats.token_count + more <= limit) return false;
     struct evict_sink sink;
@@ -172,7 +170,9 @@ static sc_status tree_insert(sc_cache *cache, const struct lease *lease, const s
     sc_engine_sink_init(cache, SC_EVICT_HISTORY, &sink);
     status = sc_radix_insert(cache->radix, &insert, &sink.sink, NULL, cache->scratch_status,
         inserted_out);
-    if (status != SC_ERR_LIMIT || !make_token_room(cache, lease, len)) return status;
+    if (status != SC_ERR_LIMIT || !sc_engine_make_token_room(cache, len - lease->inserted_len)) {
+        return status;
+    }
     return sc_radix_insert(cache->radix, &insert, &sink.sink, NULL, cache->scratch_status,
         inserted_out);
 }

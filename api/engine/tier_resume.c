@@ -44,6 +44,10 @@ static sc_status insert(sc_cache *cache, const struct transfer *transfer, uint32
         .marks = job->marks,
         .mark_count = job->mark_count,
     };
+    sc_status status =
+        sc_radix_insert(cache->radix, &path, &sink.sink, NULL, each_out, inserted);
+    uint64_t more = job->token_count - (uint64_t)transfer->first_page * cache->page;
+    if (status != SC_ERR_LIMIT || !sc_engine_make_token_room(cache, more)) return status;
     return sc_radix_insert(cache->radix, &path, &sink.sink, NULL, each_out, inserted);
 }
 

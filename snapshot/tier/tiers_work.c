@@ -63,6 +63,36 @@ static struct sc_store_want want_of(const struct tiers *tiers)
         tiers->base.options.disk.lossy};
 }
 
+/* The engine's directory says how the state came to be: the store may have another, which it could
+ * not drop. */
+static sc_status check_history(struct tiers *tiers, const struct sc_tier_job *job,
+    struct sc_store_reader *reader, uint32_t token_count)
+{
+    uint32_t cap = job->history_count, count = 0;
+    struct sc_stretch *history = sc_heap_calloc(&tiers->heap, cap + 1u, sizeof *history);
+    if (!history) return SC_FAIL(SC_ERR_NO_MEMORY, "no memory for a history of %u", cap);
+    sc_status status = sc_store_reader_history(reader, history, cap, &count);
+    bool same = status == SC_OK && count > 0 && history[count - 1].end == token_count;
+    for (uint32_t i = 0; same && i < count; i++) {
+        uint32_t end = job->history[i].end < token_count ? job->history[i].end : token_count;
+        same = history[i].form == job->history[i].form && history[i].end == end;
+    }
+    sc_heap_free(&tiers->heap, history, (cap + 1u) * sizeof *history);
+    if (same || (status != SC_OK && status != SC_ERR_LIMIT)) return status;
+    return SC_FAIL(SC_ERR_MISMATCH, "a record of %u tokens with another history", token_count);
+}
+
+/* What was there already is a record of the same key: of the same history, too, or it goes. */
+static sc_status check_there(struct tiers *tiers, const struct sc_tier_job *job, uint32_t id)
+{
+    struct sc_store_reader *reader = NULL;
+    SC_TRY(sc_store_reader_open_id(tiers->disk, id, &reader));
+    sc_status status = check_history(tiers, job, reader, job->token_count);
+    sc_store_reader_close(reader);
+    if (status == SC_ERR_MISMATCH) (void)sc_store_drop(tiers->disk, id);
+    return status;
+}
+
 static sc_status disk_put(struct tiers *tiers, struct sc_tier_job *job,
     const struct sc_store_payload *payload)
 {
@@ -73,6 +103,7 @@ static sc_status disk_put(struct tiers *tiers, struct sc_tier_job *job,
     struct sc_store_put *put = NULL;
     sc_status each = SC_OK;
     SC_TRY(sc_store_begin(tiers->disk, &record, payload->kv_bytes > 0, &put));
+    bool there = put == NULL;
     if (put) {
         sc_status status = sc_store_shard(tiers->disk, put, 0, payload, job->now_ns);
         if (status != SC_OK) {
@@ -90,7 +121,7 @@ static sc_status disk_put(struct tiers *tiers, struct sc_tier_job *job,
         return SC_FAIL(SC_ERR_IO, "stored, but not found: %s", sc_store_reason_text(reason));
     }
     job->disk_id = info.id;
-    return SC_OK;
+    return there ? check_there(tiers, job, info.id) : SC_OK;
 }
 
 void sc_tiers_drop(struct tiers *tiers, const struct drop *drop)
@@ -272,7 +303,8 @@ static sc_status source_disk(struct tiers *tiers, struct sc_tier_job *job,
         return SC_FAIL(reason == SC_STORE_DAMAGED ? SC_ERR_CORRUPT : SC_ERR_NOT_FOUND,
             "a record of %u tokens: %s", source->token_count, sc_store_reason_text(reason));
     }
-    sc_status status = sc_store_reader_shard(reader, 0, &info);
+    sc_status status = check_history(tiers, job, reader, source->token_count);
+    if (status == SC_OK) status = sc_store_reader_shard(reader, 0, &info);
     uint64_t bytes = status == SC_OK ? info.state_bytes + info.kv_bytes : 1;
     job->owned_bytes = (bytes + ALIGN - 1) / ALIGN * ALIGN;
     job->owned = sc_heap_alloc(&tiers->heap, (size_t)job->owned_bytes, ALIGN);

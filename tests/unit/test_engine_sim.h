@@ -85,7 +85,8 @@ static inline void sim_acquire(struct sim *sim, uint32_t i)
     }
     sc_lease_info info = rig_info(&sim->rig, sim->reqs[i].lease);
     /* Transfers may hold all slots but that of the hit, which is given up then. */
-    bool cold = sim->tiers && info.resume_len == 0 && info.reason == SC_REASON_EVICTED;
+    bool cold = sim->tiers && info.resume_len == 0 &&
+        (info.reason == SC_REASON_EVICTED || info.reason >= SC_REASON_RESTORING);
     if (!cold) ck_assert_uint_eq(info.resume_len, answer.state_len[SC_TIER_DEVICE]);
     if (!cold && info.reason < SC_REASON_RESTORING) ck_assert_int_eq(info.reason, answer.reason);
     sim->waiting[i] = info.state == SC_LEASE_WAITING;

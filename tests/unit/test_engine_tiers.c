@@ -234,6 +234,75 @@ START_TEST(tiers__a_failed_store_is_no_copy)
 }
 END_TEST
 
+/* Every payload on disk has a flipped bit. */
+static void damage(const struct tiered *t)
+{
+    DIR *folder = opendir(t->folder);
+    ck_assert_ptr_nonnull(folder);
+    for (struct dirent *entry; (entry = readdir(folder));) {
+        char name[600];
+        if (!strstr(entry->d_name, "extent")) continue;
+        (void)snprintf(name, sizeof name, "%s/%s", t->folder, entry->d_name);
+        int fd = open(name, O_RDWR);
+        ck_assert_int_ge(fd, 0);
+        for (off_t at = 100; at < 256 * 4096; at += 4096) {
+            uint8_t byte = 0;
+            if (pread(fd, &byte, 1, at) != 1) break;
+            byte ^= 4;
+            ck_assert_int_eq(pwrite(fd, &byte, 1, at), 1);
+        }
+        (void)close(fd);
+    }
+    (void)closedir(folder);
+}
+
+START_TEST(tiers__a_damaged_record_is_a_miss_and_forgotten)
+{
+    struct rig_options options = small(16);
+    struct tiered t = {.rig = NULL};
+    tiered_init(&t, &options, 0, 64, SC_TIER_WRITE_THROUGH);
+    (void)tiered_serve(&t, prompt(0), N);
+    tiered_stop(&t);
+    damage(&t);
+    tiered_start(&t, &options);
+    ck_assert_uint_eq(rig_stats(t.rig).tier_loaded, 1); /* payload is checked when it is read */
+    struct req req;
+    ck_assert_uint_eq(tiered_open(&t, &req, prompt(0), N + 1), 0);
+    ck_assert_int_eq(rig_info(t.rig, req.lease).reason, SC_REASON_TIER_FAILED);
+    ck_assert_uint_eq(rig_lookup(t.rig, prompt(0), N + 1).state_len[SC_TIER_DISK], 0);
+    req_run(t.rig, &req, 64);
+    req_close(t.rig, &req, 0, SC_RELEASE_KEEP);
+    (void)tiered_settle(&t);
+    tiered_clear_device(&t);
+    ck_assert_uint_eq(tiered_serve(&t, prompt(0), N + 1), N); /* it was stored anew */
+    tiered_deinit(&t);
+}
+END_TEST
+
+/* A record of another model, of other kernels or of pages of another size. */
+START_TEST(tiers__records_of_others_are_not_offered)
+{
+    struct rig_options options = small(16);
+    struct tiered t = {.rig = NULL};
+    tiered_init(&t, &options, 0, 64, SC_TIER_WRITE_THROUGH);
+    (void)tiered_serve(&t, prompt(0), N);
+    tiered_stop(&t);
+    t.options.numerics = 2;
+    tiered_start(&t, &options);
+    ck_assert_uint_eq(rig_stats(t.rig).tier_loaded, 0);
+    tiered_stop(&t);
+    t.options.numerics = 1;
+    t.mover.page_bytes *= 2;
+    tiered_start(&t, &options);
+    ck_assert_uint_eq(rig_stats(t.rig).tier_loaded, 0);
+    tiered_stop(&t);
+    t.mover.page_bytes /= 2;
+    tiered_start(&t, &options);
+    ck_assert_uint_eq(rig_stats(t.rig).tier_loaded, 1);
+    tiered_deinit(&t);
+}
+END_TEST
+
 /* The agreed list says that it failed, on another rank: it is taken back here, too. */
 START_TEST(tiers__what_failed_elsewhere_has_failed)
 {
@@ -605,6 +674,8 @@ static Suite *tiers_suite(void)
     tcase_add_loop_test(tc, tiers__a_failed_restore_is_a_shorter_hit_with_a_reason, 0, 6);
     tcase_add_loop_test(tc, tiers__a_failed_store_is_no_copy, 0, 6);
     tcase_add_loop_test(tc, tiers__what_failed_elsewhere_has_failed, 0, 2);
+    tcase_add_test(tc, tiers__a_damaged_record_is_a_miss_and_forgotten);
+    tcase_add_test(tc, tiers__records_of_others_are_not_offered);
     tcase_add_test(tc, tiers__a_deadline_ends_waiting);
     tcase_add_test(tc, tiers__a_lost_ticket_costs_its_slot_and_pages_alone);
     tcase_add_loop_test(tc, tiers__evicted_states_go_to_host_and_from_there_to_disk, 0, 2);

@@ -16,6 +16,8 @@ struct tier_sim {
     sc_done held[HELD_MAX]; /* polled, not applied */
     uint32_t held_count;
     bool faults;            /* are drawn */
+    struct move lost[4];    /* moves that end only when the test does */
+    uint32_t lost_count;
     uint64_t applied, applied_failed, waited, late;
 };
 
@@ -57,11 +59,25 @@ static inline void tier_sim_apply(struct tier_sim *ts)
     tier_sim_wake(ts);
 }
 
+/* One of the moves is never heard of again, while the test lasts. */
+static inline void tier_sim_lose(struct tier_sim *ts)
+{
+    struct tiered *t = &ts->tiered;
+    (void)pthread_mutex_lock(&t->lock);
+    if (t->move_count > 0 && ts->lost_count < 4) {
+        ts->lost[ts->lost_count++] = t->moves[--t->move_count];
+    }
+    (void)pthread_mutex_unlock(&t->lock);
+}
+
 static inline void tier_sim_fault(struct tier_sim *ts)
 {
     static const int codes[] = {ENOSPC, EIO, SC_TIER_FAULT_SHORT};
     struct tiered *t = &ts->tiered;
-    switch (sim_below(&ts->sim, 6)) {
+    switch (sim_below(&ts->sim, 8)) {
+    case 4:
+        if (sim_below(&ts->sim, 8) == 0) tier_sim_lose(ts);
+        break;
     case 0:
         atomic_store(&t->spoil, 1);
         break;
@@ -112,6 +128,7 @@ static inline void tier_sim_settle(struct tier_sim *ts)
 {
     struct tiered *t = &ts->tiered;
     (void)tier_fail_disarm(&t->fail);
+    while (ts->lost_count > 0) tiered_carry_out(t, &ts->lost[--ts->lost_count]);
     while (rig_stats(&ts->sim.rig).transfers_alive > 0) {
         while (tiered_move(t)) continue;
         ts->held_count += tiered_poll(t, ts->held + ts->held_count, HELD_MAX - ts->held_count);

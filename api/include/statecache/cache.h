@@ -599,7 +599,7 @@ SC_API sc_status sc_cache_poll(
  * All or nothing: SC_ERR_NOT_FOUND (a ticket that is not given out, or was applied), SC_ERR_STATE
  * (poll has not reported it yet), SC_ERR_MISMATCH (it failed here, and the list says it did not),
  * SC_ERR_INVALID (named twice), SC_ERR_NO_MEMORY. A restore whose state the tree cannot take
- * (another history stays there, token_max) is as one that failed. */
+ * (another history stays there; token_max, and nothing can go) is as one that failed. */
 SC_API sc_status sc_cache_apply(
     sc_cache *cache, const sc_done *done, uint32_t count, uint64_t now_ns);
 /** What a function of the kv_mover has begun with this ticket (which is not one of sc_done) has
