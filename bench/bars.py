@@ -101,6 +101,9 @@ def kernel_pictures(results):
         p = result["params"]
         label = (f"{p['op']} {p['model']} {p['dtype']}/{p['state']} b{p['batch']} t{p['tokens']} "
                  f"({result['row']})")
+        if "bar_percent" in result and result["limit_percent"] is not None:
+            met = result["limit_percent"] >= result["bar_percent"]
+            label += f" >= {result['bar_percent']}: {'met' if met else 'MISSED'}"
         groups.setdefault(result["limit"], []).append((label, result["limit_percent"]))
     for limit, rows in groups.items():
         yield draw(f"kernels: percent of the limit \"{limit}\", more is better", rows)

@@ -33,8 +33,9 @@ static const struct argp_option option_list[] = {
 };
 
 static const struct kbench_model models[] = {
-    {"qwen3-next", SC_K_KIND_GDN, 16, 32, 128, 128},
-    {"kimi-linear", SC_K_KIND_KDA, 32, 32, 128, 128},
+    {"qwen3-next", SC_K_KIND_GDN, 16, 32, 128, 128, false},
+    {"kimi-linear", SC_K_KIND_KDA, 32, 32, 128, 128, false},
+    {"nemotron-h", SC_K_KIND_GDN, 8, 128, 128, 64, true}, /* groups, heads, N, P */
 };
 enum { MODELS = sizeof models / sizeof *models };
 
@@ -130,11 +131,8 @@ struct result {
 
 static const char *row_name(const struct kbench_case *c)
 {
-    static const sc_k_op ops[KBENCH_OPS] = {SC_K_OP_DELTA_DECODE, SC_K_OP_DELTA_CHUNK,
-        SC_K_OP_DELTA_RECURRENT, SC_K_OP_CONV_PREFILL, SC_K_OP_CONV_UPDATE, SC_K_OP_GATES,
-        SC_K_OP_GATED_RMSNORM, SC_K_OP_L2NORM};
     const char *row = NULL;
-    bench_must(sc_k_choice(NULL, ops[c->op], c->dtype, c->state, &row), "sc_k_choice");
+    bench_must(sc_k_choice(NULL, kbench_library_op(c), c->dtype, c->state, &row), "sc_k_choice");
     return row;
 }
 
@@ -169,6 +167,14 @@ static const char *dtype_name(sc_dtype dtype)
     return dtype == SC_DTYPE_F32 ? "fp32" : dtype == SC_DTYPE_BF16 ? "bf16" : "-";
 }
 
+/* What must be reached of the limit, once states exceed the last-level cache; 0: no bar. */
+static double bar_percent(const struct kbench_case *c)
+{
+    if (c->model->ssm)
+        return 0;
+    return c->op == KBENCH_DECODE ? 80 : c->op == KBENCH_CHUNK ? 40 : 0;
+}
+
 static void report(const struct kbench_case *c, const struct options *o, const struct result *r)
 {
     const char *limit = kbench_limit_of(c->op) == KBENCH_SGEMM ? "sgemm" : "memory";
@@ -180,6 +186,9 @@ static void report(const struct kbench_case *c, const struct options *o, const s
                "\"gb_s\":%.3f,\"gflop_s\":%.3f,\"limit\":\"%s\",", kbench_op_name(c->op),
             c->model->name, dtype_name(c->dtype), dtype_name(c->state), c->batch, c->tokens,
             o->threads, r->row, o->rounds, r->call_us, r->gb_s, r->gflop_s, limit);
+        double bar = bar_percent(c);
+        if (bar > 0)
+            printf("\"bar_percent\":%.0f,", bar);
         if (r->limit > 0)
             printf("\"limit_rate\":%.3f,\"limit_percent\":%.2f}\n", r->limit, 100 * r->ratio);
         else
@@ -199,8 +208,8 @@ static void report(const struct kbench_case *c, const struct options *o, const s
 static void run_op(enum kbench_op op, const struct kbench_model *model, const struct options *o,
     bool blas)
 {
-    bool rows = op == KBENCH_DECODE || op == KBENCH_CONV_UPDATE;
-    bool delta = op == KBENCH_CHUNK || op == KBENCH_DECODE;
+    bool rows = op == KBENCH_DECODE || op == KBENCH_CONV_UPDATE || op == KBENCH_VERIFY;
+    bool delta = op == KBENCH_CHUNK || op == KBENCH_DECODE || op == KBENCH_VERIFY;
     bool state = delta || op == KBENCH_RECURRENT || op == KBENCH_CONV_PREFILL || rows;
     const uint32_t *list = rows ? batches : lengths;
     for (uint32_t s = 0; s < 2; s++) /* fp32, then bf16 */
@@ -208,7 +217,8 @@ static void run_op(enum kbench_op op, const struct kbench_model *model, const st
             if (o->quick ? i != 2 : !rows && op != KBENCH_CHUNK && i != 2)
                 continue;
             struct kbench_case c = {.op = op, .model = model, .dtype = SC_DTYPE_F32,
-                .batch = rows ? list[i] : 1, .tokens = rows ? 1 : list[i]};
+                .batch = rows ? list[i] : 1, .tokens = op == KBENCH_VERIFY ? KBENCH_DRAFTS
+                    : rows ? 1 : list[i]};
             if (c.tokens > o->tokens_max)
                 c.tokens = o->tokens_max;
             if (s == 1 && !delta)
@@ -247,6 +257,8 @@ int kernels_main(int argc, char **argv)
             if (o.op && !strstr(kbench_op_name((enum kbench_op)op), o.op))
                 continue;
             if (o.model && !strstr(models[m].name, o.model))
+                continue;
+            if (!kbench_has(&models[m], (enum kbench_op)op))
                 continue;
             any = true;
             run_op((enum kbench_op)op, &models[m], &o, core != NULL);

@@ -16,17 +16,22 @@
 
 enum kbench_op {
     KBENCH_DECODE, KBENCH_CHUNK, KBENCH_RECURRENT, KBENCH_CONV_PREFILL, KBENCH_CONV_UPDATE,
-    KBENCH_GATES, KBENCH_RMSNORM, KBENCH_L2NORM, KBENCH_OPS
+    KBENCH_GATES, KBENCH_RMSNORM, KBENCH_L2NORM, KBENCH_VERIFY, KBENCH_OPS
 };
 
 enum kbench_limit { KBENCH_MEMORY, KBENCH_SGEMM };
 
-/* Heads of one linear layer, as a model has them. */
+/* Heads of one linear layer, as a model has them. Mamba-2: heads are groups, K is N and V is P;
+ * decode, chunk and recurrent are then the selective state space. */
 struct kbench_model {
     const char *name;
     sc_k_kind kind;
     uint32_t heads, v_heads, k_dim, v_dim;
+    bool ssm;
 };
+enum { KBENCH_DRAFTS = 8 }; /* of a row of a verify */
+/* Has the model this operation? */
+bool kbench_has(const struct kbench_model *model, enum kbench_op op);
 
 struct kbench_case {
     enum kbench_op op;
@@ -36,6 +41,9 @@ struct kbench_case {
     uint32_t batch;  /* rows of a call */
     uint32_t tokens; /* of a row */
 };
+
+/* The operation of the library that serves it. */
+sc_k_op kbench_library_op(const struct kbench_case *c);
 
 /* What a case works on; made once, used by every round. */
 struct kbench_work;

@@ -6,13 +6,16 @@
 
 #include "base/prng.h"
 #include "kernels_bench.h"
+#include "statecache/kernels_draft.h"
+#include "statecache/kernels_ssm.h"
 
-enum { CONV_WIDTH = 4, CHUNK = 64, SMALL_BYTES = 96 << 20 };
+enum { CONV_WIDTH = 4, CHUNK = 64, SSM_CHUNK = 128, SMALL_BYTES = 96 << 20 };
 
 /* Tensors and index arrays of one thread. */
 struct lane {
     void *in, *out, *small[4], *state, *scratch;
-    int32_t *source, *dest, row_start[2], position;
+    void *dt; /* Mamba-2 */
+    int32_t *source, *dest, *row_start;
     uint32_t first, slots; /* its part of the pool */
 };
 
@@ -47,7 +50,24 @@ static uint64_t outputs(const struct kbench_model *m)
 
 static bool by_rows(const struct kbench_case *c)
 {
-    return c->op == KBENCH_DECODE || c->op == KBENCH_CONV_UPDATE;
+    return c->op == KBENCH_DECODE || c->op == KBENCH_CONV_UPDATE || c->op == KBENCH_VERIFY;
+}
+
+bool kbench_has(const struct kbench_model *model, enum kbench_op op)
+{
+    return !model->ssm || (op != KBENCH_GATES && op != KBENCH_L2NORM && op != KBENCH_VERIFY);
+}
+
+sc_k_op kbench_library_op(const struct kbench_case *c)
+{
+    static const sc_k_op ops[KBENCH_OPS] = {SC_K_OP_DELTA_DECODE, SC_K_OP_DELTA_CHUNK,
+        SC_K_OP_DELTA_RECURRENT, SC_K_OP_CONV_PREFILL, SC_K_OP_CONV_UPDATE, SC_K_OP_GATES,
+        SC_K_OP_GATED_RMSNORM, SC_K_OP_L2NORM, SC_K_OP_DELTA_VERIFY};
+    if (c->model->ssm && c->op == KBENCH_CHUNK)
+        return SC_K_OP_SSM_CHUNK;
+    if (c->model->ssm && (c->op == KBENCH_DECODE || c->op == KBENCH_RECURRENT))
+        return SC_K_OP_SSM;
+    return ops[c->op];
 }
 
 static sc_devptr dev(const void *ptr)
@@ -104,7 +124,10 @@ static void lane_open(struct kbench_work *w, struct lane *lane)
     lane->small[3] = values(gate_count(m) + wide, SC_DTYPE_F32, 0.1f);
     lane->source = bench_alloc(w->c.batch, sizeof(int32_t));
     lane->dest = bench_alloc(w->c.batch, sizeof(int32_t));
-    lane->row_start[1] = (int32_t)w->c.tokens;
+    lane->row_start = bench_alloc(w->c.batch + 1, sizeof(int32_t));
+    for (uint32_t r = 0; r <= w->c.batch; r++) lane->row_start[r] = (int32_t)(r * w->c.tokens);
+    if (m->ssm)
+        lane->dt = values(n * heads, w->c.dtype, 1.0f);
     if (!by_rows(&w->c) && w->part_bytes)
         lane->state = values(2 * w->part_bytes / elem(w->c.state), w->c.state, 0.1f);
     lane->dest[0] = 1;
@@ -147,7 +170,7 @@ struct kbench_work *kbench_open(const struct kbench_case *c, uint64_t pool_bytes
     for (uint32_t t = 0; t < threads; t++) lane_open(w, &w->lanes[t]);
     w->calls = 1;
     if (by_rows(c))
-        pool_open(w, c->op == KBENCH_DECODE ? pool_bytes : pool_bytes / 8);
+        pool_open(w, c->op == KBENCH_CONV_UPDATE ? pool_bytes / 8 : pool_bytes);
     else if (kbench_limit_of(c->op) == KBENCH_MEMORY)
         w->calls = (uint32_t)((pool_bytes < SMALL_BYTES ? pool_bytes : SMALL_BYTES)
             / (kbench_bytes(w) / threads)) + 1;
@@ -159,7 +182,7 @@ void kbench_close(struct kbench_work *w)
     for (uint32_t t = 0; t < w->threads; t++) {
         struct lane *lane = &w->lanes[t];
         free(lane->in), free(lane->out), free(lane->state), free(lane->scratch);
-        free(lane->source), free(lane->dest);
+        free(lane->source), free(lane->dest), free(lane->row_start), free(lane->dt);
         for (int i = 0; i < 4; i++) free(lane->small[i]);
     }
     free(w->pool), free(w->lanes), free(w);
@@ -171,12 +194,67 @@ static sc_k_delta_shape shape(const struct kbench_model *m)
         .k_dim = m->k_dim, .v_dim = m->v_dim, .qk_l2norm = true};
 }
 
+/* Token by token, or chunk by chunk; x, B and C are columns of one row, as the conv leaves them. */
+static void run_ssm(struct kbench_work *w, struct lane *lane, sc_k_slots slots)
+{
+    const struct kbench_model *m = w->c.model;
+    uint64_t e = elem(w->c.dtype), vo = outputs(m), n = (uint64_t)m->heads * m->k_dim, bytes = 0;
+    const uint8_t *in = lane->in;
+    sc_k_ssm_chunk_params p = {.tokens = {.x = dev(in), .dt = dev(lane->dt), .b = dev(in + vo * e),
+        .c = dev(in + (vo + n) * e), .y = dev(lane->out), .x_stride = (int64_t)channels(m),
+        .b_stride = (int64_t)channels(m), .c_stride = (int64_t)channels(m), .dtype = w->c.dtype,
+        .a_log = dev(lane->small[3]), .d = dev(lane->small[3]), .heads = m->v_heads,
+        .groups = m->heads, .head_dim = m->v_dim, .state_dim = m->k_dim,
+        .token_count = (uint32_t)rows(&w->c), .row_count = w->c.batch,
+        .row_start = dev(lane->row_start), .source = dev(lane->source), .dest = dev(lane->dest),
+        .state = slots}, .chunk = SSM_CHUNK};
+    if (w->c.op != KBENCH_CHUNK) {
+        bench_must(sc_k_ssm(NULL, &p.tokens, NULL), "sc_k_ssm");
+        return;
+    }
+    bench_must(sc_k_ssm_chunk_scratch(NULL, &p, &bytes), "sc_k_ssm_chunk_scratch");
+    if (!lane->scratch)
+        lane->scratch = values((bytes + 4095) / 4, SC_DTYPE_F32, 0.0f);
+    p.scratch = dev(lane->scratch);
+    p.scratch_bytes = bytes;
+    bench_must(sc_k_ssm_chunk(NULL, &p, NULL), "sc_k_ssm_chunk");
+}
+
+/* Chains of drafts from states in slots, none stored. */
+static void run_verify(struct kbench_work *w, struct lane *lane, sc_k_slots slots)
+{
+    const struct kbench_model *m = w->c.model;
+    uint64_t qk = (uint64_t)m->heads * m->k_dim, e = elem(w->c.dtype), bytes = 0;
+    const uint8_t *in = lane->in;
+    sc_k_delta_verify_params p = {.tokens = {.q = dev(in), .k = dev(in + qk * e),
+        .v = dev(in + 2 * qk * e), .o = dev(lane->out), .q_stride = (int64_t)channels(m),
+        .k_stride = (int64_t)channels(m), .v_stride = (int64_t)channels(m), .dtype = w->c.dtype,
+        .g = dev(lane->small[0]), .beta = dev(lane->small[1]), .shape = shape(m),
+        .token_count = (uint32_t)rows(&w->c), .row_count = w->c.batch,
+        .row_start = dev(lane->row_start), .source = dev(lane->source), .state = slots},
+        .tokens_max = w->c.tokens};
+    bench_must(sc_k_delta_verify_scratch(NULL, &p, &bytes), "sc_k_delta_verify_scratch");
+    if (!lane->scratch)
+        lane->scratch = values((bytes + 4095) / 4, SC_DTYPE_F32, 0.0f);
+    p.tokens.scratch = dev(lane->scratch);
+    p.tokens.scratch_bytes = bytes;
+    bench_must(sc_k_delta_verify(NULL, &p, NULL), "sc_k_delta_verify");
+}
+
 static void run_by_rows(struct kbench_work *w, struct lane *lane, uint32_t call)
 {
     uint32_t first = lane->first + call * w->c.batch;
     for (uint32_t r = 0; r < w->c.batch; r++)
         lane->source[r] = lane->dest[r] = (int32_t)(first + r);
     sc_k_slots slots = {dev(w->pool), (int64_t)w->part_bytes, w->c.state, 0};
+    if (w->c.op == KBENCH_VERIFY) {
+        run_verify(w, lane, slots);
+        return;
+    }
+    if (w->c.op == KBENCH_DECODE && w->c.model->ssm) {
+        run_ssm(w, lane, slots);
+        return;
+    }
     if (w->c.op == KBENCH_DECODE) {
         sc_k_delta_decode_params p = {.qkv = dev(lane->in), .o = dev(lane->out),
             .dtype = w->c.dtype, .g = dev(lane->small[0]), .beta = dev(lane->small[1]),
@@ -197,13 +275,18 @@ static void run_delta(struct kbench_work *w, struct lane *lane)
     const struct kbench_model *m = w->c.model;
     uint64_t qk = (uint64_t)m->heads * m->k_dim, bytes = 0, e = elem(w->c.dtype);
     const uint8_t *in = lane->in;
+    sc_k_slots slots = {dev(lane->state), (int64_t)w->part_bytes, w->c.state, 2};
+    if (m->ssm) {
+        run_ssm(w, lane, slots);
+        return;
+    }
     sc_k_delta_params p = {.q = dev(in), .k = dev(in + qk * e), .v = dev(in + 2 * qk * e),
         .o = dev(lane->out), .q_stride = (int64_t)channels(m), .k_stride = (int64_t)channels(m),
         .v_stride = (int64_t)channels(m), .dtype = w->c.dtype, .g = dev(lane->small[0]),
         .beta = dev(lane->small[1]), .shape = shape(m), .token_count = w->c.tokens,
         .row_count = 1, .row_start = dev(lane->row_start), .source = dev(lane->source),
         .dest = dev(lane->dest),
-        .state = {dev(lane->state), (int64_t)w->part_bytes, w->c.state, 2}, .chunk = CHUNK};
+        .state = slots, .chunk = CHUNK};
     if (w->c.op == KBENCH_RECURRENT) {
         bench_must(sc_k_delta_recurrent(NULL, &p, NULL), "sc_k_delta_recurrent");
         return;
@@ -288,7 +371,7 @@ void kbench_scale(struct kbench_work *w, uint32_t thread)
 const char *kbench_op_name(enum kbench_op op)
 {
     static const char *const names[KBENCH_OPS] = {"decode", "chunk", "recurrent", "conv prefill",
-        "conv update", "gates", "gated rmsnorm", "l2norm"};
+        "conv update", "gates", "gated rmsnorm", "l2norm", "verify"};
     return names[op];
 }
 
@@ -309,6 +392,7 @@ uint64_t kbench_bytes(const struct kbench_work *w)
     uint64_t delta = n * ((channels(m) + outputs(m)) * e + (gate_count(m) + m->v_heads) * 4);
     switch (w->c.op) {
     case KBENCH_DECODE: each = delta + 2 * w->part_bytes * w->c.batch; break;
+    case KBENCH_VERIFY: each = delta + w->part_bytes * w->c.batch; break;
     case KBENCH_CHUNK:
     case KBENCH_RECURRENT: each = delta + w->part_bytes; break; /* from the zero state */
     case KBENCH_CONV_PREFILL: each = 2 * n * channels(m) * e + w->part_bytes; break;
@@ -335,8 +419,13 @@ uint64_t kbench_flops(const struct kbench_work *w)
     uint64_t k = m->k_dim, v = m->v_dim, n = rows(&w->c) * kbench_calls(w);
     switch (w->c.op) {
     case KBENCH_DECODE:
-    case KBENCH_RECURRENT: return n * m->v_heads * 7 * k * v;
-    case KBENCH_CHUNK: return n * m->v_heads * (6 * k * v + 128 * (3 * k + 2 * v));
+    case KBENCH_VERIFY:
+    case KBENCH_RECURRENT: return n * m->v_heads * (m->ssm ? 5 : 7) * k * v;
+    case KBENCH_CHUNK:
+        if (m->ssm)
+            return n * (m->v_heads * (4 * k * v + 2 * SSM_CHUNK * v)
+                + m->heads * 2 * SSM_CHUNK * k);
+        return n * m->v_heads * (6 * k * v + 128 * (3 * k + 2 * v));
     case KBENCH_CONV_PREFILL:
     case KBENCH_CONV_UPDATE: return n * channels(m) * 2 * CONV_WIDTH;
     default: return 0;

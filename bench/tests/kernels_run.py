@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 OPS = {"decode", "chunk", "recurrent", "conv prefill", "conv update", "gates", "gated rmsnorm",
-       "l2norm"}
+       "l2norm", "verify"}
 
 
 def run(*arguments):
@@ -15,10 +15,11 @@ def run(*arguments):
 
 def main():
     done = run("--quick", "--rounds", "1", "--pool-mib", "4", "--threads", "2", "--json",
-               "--model", "qwen", "--tokens-max", "64", "--no-sgemm")
+               "--tokens-max", "64", "--no-sgemm")
     assert done.returncode == 0, done.stderr
     results = [json.loads(line) for line in done.stdout.splitlines()]
     assert {r["params"]["op"] for r in results} == OPS, done.stdout
+    assert {r["params"]["model"] for r in results} == {"qwen3-next", "kimi-linear", "nemotron-h"}
     for r in results:
         assert r["p50"] > 0 and r["gb_s"] > 0 and r["row"], r
         assert r["limit"] == "sgemm" or r["limit_percent"] > 0, r
