@@ -114,6 +114,7 @@ static void cache_free(sc_cache *cache)
     sc_engine_tier_free(cache);
     sc_engine_spaces_free(cache);
     sc_policy_destroy(cache->policy);
+    sc_kernels_destroy(cache->kernels);
     if (cache->registry) sc_registry_destroy(cache->registry);
     if (cache->radix) sc_radix_destroy(cache->radix);
     sc_engine_step_free(cache);
@@ -187,6 +188,7 @@ sc_status sc_cache_create(const sc_cache_options *options, sc_cache **cache_out)
     if (cache->decode_interval == 0 && cache->page > 1) cache->decode_interval = cache->page;
     sc_status status = create_index(cache);
     if (status == SC_OK) status = sc_engine_policy_create(cache);
+    if (status == SC_OK) status = sc_engine_kernels_create(cache);
     if (status == SC_OK) status = create_arrays(cache);
     if (status == SC_OK) status = sc_engine_ring_create(cache);
     if (status == SC_OK) status = sc_engine_record_room(cache, 0);

@@ -355,6 +355,7 @@ struct sc_cache {
 
     struct sc_radix *radix;
     struct sc_registry *registry;
+    sc_kernels *kernels;      /* NULL: no kernel knows these states */
     struct sc_policy *policy; /* NULL: least recently used, as the tree's lists say */
     uint32_t policy_index;    /* of its name */
     uint64_t now_ns;          /* the latest that was said */
@@ -409,6 +410,8 @@ void sc_engine_room(const sc_cache *cache, sc_room *room_out);
 
 /* choose.c: what the policy is asked and told. Nothing, where there is none. */
 sc_status sc_engine_policy_create(sc_cache *cache);
+/* kernels.c: rows for the pool's states, if kernels know them. */
+sc_status sc_engine_kernels_create(sc_cache *cache);
 /* Time has come to `now_ns`, unless it was there: pins end. True: it went on. */
 bool sc_engine_time(sc_cache *cache, uint64_t now_ns);
 sc_status sc_engine_hashes_reserve(sc_cache *cache, uint32_t tokens);

@@ -44,6 +44,7 @@
 #ifndef STATECACHE_CACHE_H
 #define STATECACHE_CACHE_H
 
+#include "statecache/kernels_choice.h"
 #include "statecache/mark.h"
 #include "statecache/pool.h"
 #include "statecache/tiers.h"
@@ -119,24 +120,35 @@ typedef struct sc_cache_options {
     /* NULL: no KV goes down, and a lower tier has only what can be resumed with KV that the device
      * still has. Not without KV */
     const sc_kv_mover *kv_mover;
+    /* Which rows of the kernel table serve this cache's states: sc_cache_kernels, and what these
+     * two mean, in kernels_choice.h. Read during creation; NULL: the first rows that fit */
+    const char *decode_backend;
+    const char *extend_backend;
 } sc_cache_options;
 #define SC_DEPTH_MAX 4
 #define SC_CACHE_OPTIONS_INIT                                                                      \
     {sizeof(sc_cache_options), NULL, NULL, 1, false, 256, 256, 1024, 1u << 20, 0, 0,               \
         SC_SAVE_DEFAULT, 0, false, NULL, 1, 0, false, NULL, NULL, NULL, 0, 0, 0, 0, 0, 0, NULL,    \
-        NULL}
+        NULL, NULL, NULL}
 
 /** A limit of 0 (rows, saves, leases, tokens of a lease, depth) means its default. `struct_size`
  * may be that of an older version: what lies beyond takes its default; a larger one is refused.
  * Errors: SC_ERR_INVALID, SC_ERR_BUSY (a pool is used by another cache or has slots taken),
- * SC_ERR_NOT_FOUND (policy), SC_ERR_OVERFLOW (grid), SC_ERR_NO_MEMORY; of tiers: SC_ERR_BUSY (used
- * by another cache), SC_ERR_LIMIT, SC_ERR_UNSUPPORTED (host memory), SC_ERR_IO, SC_ERR_CORRUPT
- * (disk). On error nothing is held. Cost: with a disk tier O(what it has). */
+ * SC_ERR_NOT_FOUND (policy, or a backend that is no row), SC_ERR_UNSUPPORTED (a backend that is
+ * not here: the text says what is missing), SC_ERR_OVERFLOW (grid), SC_ERR_NO_MEMORY; of tiers:
+ * SC_ERR_BUSY (used by another cache), SC_ERR_LIMIT, SC_ERR_UNSUPPORTED (host memory), SC_ERR_IO,
+ * SC_ERR_CORRUPT (disk). On error nothing is held. Cost: with a disk tier O(what it has). */
 SC_API sc_status sc_cache_create(const sc_cache_options *options, sc_cache **cache_out);
 /** Gives all slots back to the pools. SC_ERR_BUSY, changing nothing, while a lease is alive, or a
  * kv_mover has not ended what it began. Waits for other transfers; what is not on disk is lost.
  * NULL is allowed. KV ids that the tree still held are the engine's again without being drained. */
 SC_API sc_status sc_cache_destroy(sc_cache *cache);
+
+/** The kernels for this cache's states, resolved once at its creation: their backend goes to the
+ * kernels' calls, sc_kernels_choice() tells rows and reasons. Borrowed; lives as long as the cache.
+ * SC_ERR_INVALID; SC_ERR_UNSUPPORTED: no kernel knows the dtypes or dims of these states.
+ * Threads: any. */
+SC_API sc_status sc_cache_kernels(const sc_cache *cache, sc_kernels **kernels_out);
 
 /** Opens (or finds) the namespace of these weights: keys of two namespaces never match.
  * `fingerprint` NULL: the pool's schema; otherwise it must be the schema's (SC_ERR_MISMATCH).
