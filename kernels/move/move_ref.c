@@ -44,16 +44,14 @@ SC_REF_INLINE void tile_load(float *restrict x, const struct end *from, uint32_t
     for (uint32_t i = 0; i < n; i++) x[i] = (float)q[i] * scale;
 }
 
-/* Largest |x|; NaN if there is one. */
-SC_REF_INLINE float tile_most(const float *x, uint32_t n, float most)
+/* Largest |x| as its bits, which are in the same order; infinities and NaN come last. */
+SC_REF_INLINE uint32_t tile_most(const float *x, uint32_t n, uint32_t most)
 {
-    uint32_t bad = 0;
     for (uint32_t i = 0; i < n; i++) {
-        float size = fabsf(x[i]);
+        uint32_t size = ref_f32_bits(x[i]) & 0x7fffffffu;
         most = size > most ? size : most;
-        bad |= size < INFINITY ? 0u : 1u;
     }
-    return bad != 0 ? NAN : most;
+    return most;
 }
 
 SC_REF_INLINE void tile_quantise(const float *x, float scale, int8_t *restrict q, uint32_t n)
@@ -63,24 +61,26 @@ SC_REF_INLINE void tile_quantise(const float *x, float scale, int8_t *restrict q
         memset(q, 0, n);
         return;
     }
-    for (uint32_t i = 0; i < n; i++) q[i] = (int8_t)(x[i] / scale + magic - magic);
+    for (uint32_t i = 0; i < n; i++)
+        q[i] = (int8_t)(int32_t)(x[i] / scale + magic - magic);
 }
 
-static float scale_of(float most)
+static float scale_of(uint32_t most)
 {
-    if (most != most) return NAN;
-    return most < 0x1p-118f ? 0.0f : most / 127.0f;
+    float size = ref_bits_f32(most);
+    if (most >= 0x7f800000u) return NAN;
+    return size < 0x1p-118f ? 0.0f : size / 127.0f;
 }
 
 static void row_quantise(const struct end *from, const struct end *to, uint32_t row, int64_t at,
     uint32_t elems)
 {
-    float x[TILE], most = 0.0f;
+    float x[TILE];
+    uint32_t most = 0;
     for (uint32_t i = 0; i < elems; i += TILE) {
         uint32_t n = elems - i < TILE ? elems - i : TILE;
         tile_load(x, from, row, at + i, n);
         most = tile_most(x, n, most);
-        if (most != most) break;
     }
     float scale = to->scale[row] = scale_of(most);
     for (uint32_t i = 0; i < elems; i += TILE) {

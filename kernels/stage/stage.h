@@ -15,7 +15,8 @@
 #include "statecache/kernels_draft.h"
 #include "statecache/kernels_stage.h"
 
-enum { SC_STAGE_KEYS = 64, SC_STAGE_ALIGN = 16 };
+/* GROUP: requests whose products the host's row makes together. */
+enum { SC_STAGE_KEYS = 64, SC_STAGE_ALIGN = 16, SC_STAGE_GROUP = 4 };
 
 /* One update: what the one-call row gets, checked. */
 struct sc_kda_update_params {
@@ -52,7 +53,7 @@ struct sc_kda_stage {
 };
 
 /* Bytes of an update's own scratch: of the one-call row, of the chain. */
-uint64_t sc_kda_update_scratch(const sc_kda_stage_options *options);
+uint64_t sc_kda_update_scratch(const sc_kda_stage_options *options, uint32_t tokens);
 sc_status sc_kda_chain_scratch(const sc_kda_stage *stage, const sc_kda_stage_key *key,
     uint64_t *bytes_out);
 /* The chain: checks all of its operations, then launches them. */
