@@ -188,9 +188,9 @@ sc_status sc_cache_create(const sc_cache_options *options, sc_cache **cache_out)
     if (cache->decode_interval == 0 && cache->page > 1) cache->decode_interval = cache->page;
     sc_status status = create_index(cache);
     if (status == SC_OK) status = sc_engine_policy_create(cache);
-    if (status == SC_OK) status = sc_engine_kernels_create(cache);
     if (status == SC_OK) status = create_arrays(cache);
     if (status == SC_OK) status = sc_engine_ring_create(cache);
+    if (status == SC_OK) status = sc_engine_kernels_create(cache);
     if (status == SC_OK) status = sc_engine_record_room(cache, 0);
     if (status == SC_OK) status = sc_rwlock_init(&cache->lock, SC_RANK_ENGINE);
     if (status != SC_OK) {

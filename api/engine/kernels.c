@@ -46,6 +46,7 @@ sc_status sc_engine_kernels_create(struct sc_cache *cache)
     o.extend_backend = options->extend_backend;
     o.saves = true;
     o.trees = options->draft_max > 0;
+    o.ring = cache->ring_records > 0;
     o.chunk = cache->chunk_grid <= 256 ? cache->chunk_grid : 0;
     o.allocator = options->allocator;
     return sc_kernels_create(&o, &cache->kernels);

@@ -615,6 +615,8 @@ START_TEST(stage_prepare__refuses_bad_arguments)
     REFUSED(SC_ERR_LIMIT, CALL, s->p.key.requests, 65);
     RIG_OK(sc_kda_stage_stats_get(s->stage, &stats));
     ck_assert_uint_eq(stats.prepared, 64);
+    ck_assert(sc_k_project_supports(0) && sc_k_project_supports(64));
+    ck_assert(!sc_k_project_supports(65) && !sc_k_project_supports(UINT32_MAX));
     ck_assert_int_eq(sc_kda_stage_stats_get(NULL, &stats), SC_ERR_INVALID);
     ck_assert_int_eq(sc_kda_stage_stats_get(s->stage, NULL), SC_ERR_INVALID);
     rig_close(s);

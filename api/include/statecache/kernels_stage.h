@@ -70,7 +70,10 @@ typedef struct sc_kda_stage_options {
     uint32_t fold_tokens;    /* up to so many tokens the gate is folded; 0: the default */
     uint32_t gate_tokens;    /* up to so many a thin product; 0: the default */
 } sc_kda_stage_options;
-#define SC_KDA_STAGE_OPTIONS_INIT {.struct_size = sizeof(sc_kda_stage_options)}
+#define SC_KDA_STAGE_OPTIONS_INIT                                                                  \
+    {sizeof(sc_kda_stage_options), 0, 0, 0, 4, SC_DTYPE_BF16, SC_DTYPE_BF16, 0, 0, 0, 0,           \
+        {SC_K_GATE_KDA_BOUNDED, 0, 0, SC_DTYPE_F32, -5.0f, false}, 0.0f, 0.0f, 0, 0, 0,            \
+        SC_NUMERICS_EXACT, NULL, NULL, NULL, NULL, 0, 0}
 
 /** SC_ERR_INVALID, SC_ERR_UNSUPPORTED, SC_ERR_NO_MEMORY. Cost: reads the conv weights once. */
 SC_API sc_status sc_kda_stage_create(sc_backend *backend, const sc_kda_stage_options *options,
