@@ -381,7 +381,7 @@ START_TEST(tiers__a_lost_ticket_costs_its_slot_and_pages_alone)
     atomic_store(&t.late, true);
     rig_ok(req_try(t.rig, &req, prompt(0), N + 1));
     req_close(t.rig, &req, 0, SC_RELEASE_DISCARD);
-    while (t.move_count == 0) tiered_pause();
+    while (tiered_late(&t) == 0) tiered_pause();
     rig_verify(t.rig);
     ck_assert_uint_eq(rig_room(t.rig).slots_held, 1);
     sc_room got;

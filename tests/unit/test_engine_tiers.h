@@ -103,6 +103,15 @@ static inline bool tiered_alloc(void *ctx, uint32_t count, int32_t *ids_out)
     return true;
 }
 
+/* How many moves wait. */
+static inline uint32_t tiered_late(struct tiered *t)
+{
+    (void)pthread_mutex_lock(&t->lock);
+    uint32_t count = t->move_count;
+    (void)pthread_mutex_unlock(&t->lock);
+    return count;
+}
+
 /* Carries out one late move, any of them; false: there is none. */
 static inline bool tiered_move(struct tiered *t)
 {

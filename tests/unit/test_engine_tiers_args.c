@@ -122,7 +122,7 @@ START_TEST(sc_cache_apply__refuses_bad_lists)
     ck_assert_int_eq(sc_cache_apply(cache, done, 1, 0), SC_ERR_NOT_FOUND);
     done[0].ticket = 1; /* not ended */
     ck_assert_int_eq(sc_cache_apply(cache, done, 1, 0), SC_ERR_STATE);
-    while (t.move_count < 2) tiered_pause();
+    while (tiered_late(&t) < 2) tiered_pause();
     atomic_store(&t.spoil, 1);
     while (tiered_move(&t)) continue;
     uint32_t count = 0;

@@ -31,6 +31,12 @@ static void init(struct tier_sim *ts, const struct rig_options *options, int i, 
     ts->sim.rig.request_flags = i & 1 ? SC_REQUEST_COPY : 0;
 }
 
+/* A busy machine may be slow to end transfers. */
+static bool enough(struct tier_sim *ts)
+{
+    return rig_stats(&ts->sim.rig).restored > 0 && ts->waited > 0 && ts->applied_failed > 0;
+}
+
 START_TEST(random__what_comes_back_is_what_went_down)
 {
     struct rig_options options = options_of(_i);
@@ -38,7 +44,8 @@ START_TEST(random__what_comes_back_is_what_went_down)
     ck_assert_ptr_nonnull(ts);
     init(ts, &options, _i, 1100 + (uint64_t)_i);
     ts->faults = _i >= 6;
-    for (uint64_t i = 0; i < test_scaled(6000, 1500); i++) {
+    uint64_t steps = test_scaled(6000, 1500);
+    for (uint64_t i = 0; i < steps || (!enough(ts) && i < 10 * steps); i++) {
         sim_act(&ts->sim);
         if (i % 16 == 0) rig_verify(&ts->sim.rig);
     }
@@ -48,6 +55,53 @@ START_TEST(random__what_comes_back_is_what_went_down)
     ck_assert_uint_gt(stats.restored, 0);
     ck_assert_uint_gt(ts->waited, 0);
     ck_assert_uint_gt(ts->applied_failed, 0);
+    tier_sim_deinit(ts);
+    free(ts);
+}
+END_TEST
+
+/* Look-ups, statistics and checks beside all that. */
+struct reader { struct tier_sim *ts; _Atomic bool quit; _Atomic uint64_t below; pthread_t thread; };
+
+static void *read_on(void *argument)
+{
+    struct reader *reader = argument;
+    struct rig *rig = &reader->ts->sim.rig;
+    int32_t tokens[200];
+    for (uint32_t i = 0; !atomic_load(&reader->quit); i++) {
+        sc_answer answer;
+        rig_fill(tokens, 60, 1000 * (int32_t)(i % 3));
+        rig_fill(tokens + 60, 140, 0);
+        const sc_key key = {.ns = rig->ns, .tokens = tokens, .token_count = 60 + i % 140};
+        rig_ok(sc_cache_lookup(rig->cache, &key, 1, &answer));
+        ck_assert_int_eq(answer.status, SC_OK);
+        for (uint32_t t = SC_TIER_HOST; t < SC_TIER_COUNT; t++) {
+            bool more = answer.state_len[t] > 0;
+            ck_assert(!more || answer.state_len[t] > answer.state_len[SC_TIER_DEVICE]);
+            ck_assert(more == (answer.codec[t] != 0));
+            if (more) (void)atomic_fetch_add(&reader->below, 1);
+        }
+        if (i % 16 == 0) rig_ok(sc_cache_verify(rig->cache));
+        (void)rig_stats(rig);
+    }
+    return NULL;
+}
+
+START_TEST(random__others_read_meanwhile)
+{
+    struct rig_options options = options_of(_i);
+    struct tier_sim *ts = calloc(1, sizeof *ts);
+    ck_assert_ptr_nonnull(ts);
+    init(ts, &options, _i, 1300 + (uint64_t)_i);
+    struct reader readers[2] = {{.ts = ts}, {.ts = ts}};
+    for (uint32_t r = 0; r < 2; r++) {
+        ck_assert_int_eq(pthread_create(&readers[r].thread, NULL, read_on, &readers[r]), 0);
+    }
+    for (uint64_t i = 0; i < test_scaled(3000, 300); i++) sim_act(&ts->sim);
+    for (uint32_t r = 0; r < 2; r++) {
+        atomic_store(&readers[r].quit, true);
+        ck_assert_int_eq(pthread_join(readers[r].thread, NULL), 0);
+    }
     tier_sim_deinit(ts);
     free(ts);
 }
@@ -101,7 +155,8 @@ START_TEST(contract_18__when_transfers_end_decides_nothing)
     struct mover_thread mover = {.tiered = &second};
     ck_assert_int_eq(pthread_create(&mover.thread, NULL, move_at_random, &mover), 0);
     uint64_t calls = test_scaled(10000, 1000), played = 0;
-    for (uint64_t i = 0; tape.records < calls; i++) {
+    for (uint64_t i = 0; tape.records < calls ||
+         (!enough(ts) && tape.records < 10 * calls); i++) {
         sim_act(&ts->sim);
         tape_feed(replay, &tape);
         if (i % 256 == 0) rig_verify(second.rig);
@@ -131,6 +186,7 @@ static Suite *random_suite(void)
     TCase *tc = tcase_create("random");
     tcase_set_timeout(tc, 3600);
     tcase_add_loop_test(tc, random__what_comes_back_is_what_went_down, 0, 12);
+    tcase_add_loop_test(tc, random__others_read_meanwhile, 0, 3);
     tcase_add_loop_test(tc, contract_18__when_transfers_end_decides_nothing, 0, 12);
     suite_add_tcase(suite, tc);
     return suite;

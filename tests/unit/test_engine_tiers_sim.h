@@ -104,6 +104,8 @@ static inline void tier_sim_act(struct sim *sim, void *ctx)
         for (uint32_t n = sim_below(sim, 4); n > 0; n--) (void)tiered_move(&ts->tiered);
         break;
     case 1:
+        for (uint32_t n = 0; n < 8 && tiered_late(&ts->tiered) == 0; n++) tiered_pause();
+        /* fall through */
     case 2:
         ts->held_count += tiered_poll(&ts->tiered, ts->held + ts->held_count,
             sim_below(sim, HELD_MAX - ts->held_count));
