@@ -8,7 +8,9 @@
 #include "gpu_probe.cuh"
 #include "gpu_report.cuh"
 
+#include <atomic>
 #include <cstring>
+#include <thread>
 
 using namespace probe;
 
@@ -286,46 +288,66 @@ void snapshot_case(bench &b, sc_dtype state, sc_layout layout)
     SC_MUST(sc_pool_destroy(pool));
 }
 
-/* One state to and from pinned host memory of a page-major host pool. */
-void envelope_case(bench &b, sc_dtype state, sc_layout layout)
-{
-    const uint32_t slots = 4;
-    sc_pool *pool = state_pool(b, state, layout, slots), *host = nullptr;
-    const sc_schema *schema = nullptr;
-    sc_slot taken[slots], kept[slots];
-    int32_t ids[slots] = {1, 2, 3, 4};
+/* A few states on the device and a page-major pool of pinned host memory for them. */
+struct envelopes {
+    static constexpr uint32_t COUNT = 4;
+    sc_pool *pool, *host;
+    sc_slot taken[COUNT], kept[COUNT];
+    void *memory;
     sc_pool_info info;
-    void *memory = nullptr;
-    SC_MUST(sc_pool_alloc(pool, slots, SC_OWNER_WORKING, taken));
-    SC_MUST(sc_pool_schema(pool, &schema));
+};
+
+envelopes envelopes_open(const bench &b, sc_dtype state, sc_layout layout)
+{
+    envelopes e = {};
+    const sc_schema *schema = nullptr;
+    e.pool = state_pool(b, state, layout, envelopes::COUNT);
+    SC_MUST(sc_pool_alloc(e.pool, envelopes::COUNT, SC_OWNER_WORKING, e.taken));
+    SC_MUST(sc_pool_schema(e.pool, &schema));
     sc_pool_options options = SC_POOL_OPTIONS_INIT;
     sc_foreign_memory foreign = {};
-    options.schema = schema, options.slot_count = slots;
+    options.schema = schema, options.slot_count = envelopes::COUNT;
     SC_MUST(sc_pool_memory_bytes(&options, &foreign.bytes));
-    CUDA_MUST(cudaHostAlloc(&memory, foreign.bytes, cudaHostAllocDefault));
-    foreign.base = dev(memory);
+    CUDA_MUST(cudaHostAlloc(&e.memory, foreign.bytes, cudaHostAllocDefault));
+    foreign.base = dev(e.memory);
     options.foreign = &foreign;
-    SC_MUST(sc_pool_create(&options, &host));
-    SC_MUST(sc_pool_alloc(host, slots, SC_OWNER_WORKING, kept));
-    SC_MUST(sc_pool_info_get(pool, &info));
-    for (int back = 0; back < 2; back++) {
-        double us = eager_us(b.stream, 1, [&](uint32_t) {
-            SC_MUST(back ? sc_state_copy_async(host, ids, pool, ids, slots, as_stream(b.stream))
-                         : sc_state_copy_async(pool, ids, host, ids, slots, as_stream(b.stream)));
-        });
-        double rate = (double)slots * info.state_bytes / us;
+    SC_MUST(sc_pool_create(&options, &e.host));
+    SC_MUST(sc_pool_alloc(e.host, envelopes::COUNT, SC_OWNER_WORKING, e.kept));
+    SC_MUST(sc_pool_info_get(e.pool, &e.info));
+    return e;
+}
+
+/* All of them, to the host or back. */
+void envelopes_copy(const envelopes &e, bool back, cudaStream_t stream)
+{
+    const int32_t ids[envelopes::COUNT] = {1, 2, 3, 4};
+    SC_MUST(sc_state_copy_async(back ? e.host : e.pool, ids, back ? e.pool : e.host, ids,
+        envelopes::COUNT, as_stream(stream)));
+}
+
+void envelopes_close(envelopes &e)
+{
+    SC_MUST(sc_pool_free(e.host, e.kept, envelopes::COUNT));
+    SC_MUST(sc_pool_free(e.pool, e.taken, envelopes::COUNT));
+    SC_MUST(sc_pool_destroy(e.host));
+    SC_MUST(sc_pool_destroy(e.pool));
+    CUDA_MUST(cudaFreeHost(e.memory));
+}
+
+void envelope_case(bench &b, sc_dtype state, sc_layout layout)
+{
+    envelopes e = envelopes_open(b, state, layout);
+    for (bool back : {false, true}) {
+        double us = eager_us(b.stream, 1, [&](uint32_t) { envelopes_copy(e, back, b.stream); });
+        double rate = (double)envelopes::COUNT * e.info.state_bytes / us;
         double percent = 100.0 * rate / (back ? b.pinned_h2d : b.pinned_d2h);
         char name[64];
         snprintf(name, sizeof name, "%s %s, %u envelopes %s",
-            state == SC_DTYPE_F32 ? "fp32" : "bf16", layout_name(layout), slots,
+            state == SC_DTYPE_F32 ? "fp32" : "bf16", layout_name(layout), envelopes::COUNT,
             back ? "from host" : "to host");
         report(b, name, us, percent, "% of pinned", 98.0, false);
     }
-    SC_MUST(sc_pool_free(host, kept, slots));
-    SC_MUST(sc_pool_free(pool, taken, slots));
-    SC_MUST(sc_pool_destroy(host));
-    SC_MUST(sc_pool_destroy(pool));
-    CUDA_MUST(cudaFreeHost(memory));
+    envelopes_close(e);
 }
 
 void snapshots(bench &b)
@@ -398,6 +420,36 @@ void step(bench &b)
         }
 }
 
+/* The same step while another stream copies envelopes all the time. */
+void beside(bench &b)
+{
+    heading(b, "decode step of 36 layers (GDN fp32, B=64) beside envelopes");
+    const uint32_t slots = 512, batch = 64;
+    sc_pool *pool = state_pool(b, SC_DTYPE_F32, SC_LAYOUT_CONTIGUOUS, slots);
+    double bytes = 0.0;
+    double alone = step_us(b, pool, SC_K_KIND_GDN, SC_DTYPE_F32, batch, slots, &bytes);
+    envelopes e = envelopes_open(b, SC_DTYPE_F32, SC_LAYOUT_CONTIGUOUS);
+    for (bool back : {false, true}) {
+        std::atomic<bool> stop(false);
+        std::thread copying([&] {
+            cudaStream_t side;
+            CUDA_MUST(cudaStreamCreateWithFlags(&side, cudaStreamNonBlocking));
+            while (!stop) {
+                envelopes_copy(e, back, side);
+                CUDA_MUST(cudaStreamSynchronize(side));
+            }
+            CUDA_MUST(cudaStreamDestroy(side));
+        });
+        double us = step_us(b, pool, SC_K_KIND_GDN, SC_DTYPE_F32, batch, slots, &bytes);
+        stop = true;
+        copying.join();
+        report(b, back ? "envelopes from host" : "envelopes to host", us,
+            100.0 * (us / alone - 1.0), "% slower", 2.0, true);
+    }
+    envelopes_close(e);
+    SC_MUST(sc_pool_destroy(pool));
+}
+
 /* ------------------------------------------------------------------------------------- prefill */
 
 void prefill_case(bench &b, sc_k_kind kind, uint32_t rows, uint32_t length, uint32_t save_every)
@@ -464,7 +516,8 @@ const char *const help =
     "Measures the CUDA kernels on the current device beside its limits, as one table.\n\n"
     "  --bars         say of each figure whether its bar holds; exit 1 when one is missed\n"
     "  --json         the same as JSON\n"
-    "  --only NAMES   of decode, conv, snapshots, step, prefill: those that NAMES mentions\n";
+    "  --only NAMES   of decode, conv, snapshots, step, beside, prefill: those that NAMES\n"
+    "                 mentions\n";
 
 } // namespace
 
@@ -502,6 +555,7 @@ extern "C" int gpu_main(int argc, char **argv)
     if (wanted(b, "conv")) conv(b);
     if (wanted(b, "snapshots")) snapshots(b);
     if (wanted(b, "step")) step(b);
+    if (wanted(b, "beside")) beside(b);
     if (wanted(b, "prefill")) prefill(b);
     CUDA_MUST(cudaDeviceSynchronize());
     if (b.json)
