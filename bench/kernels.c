@@ -208,8 +208,10 @@ static void report(const struct kbench_case *c, const struct options *o, const s
 static void run_op(enum kbench_op op, const struct kbench_model *model, const struct options *o,
     bool blas)
 {
-    bool rows = op == KBENCH_DECODE || op == KBENCH_CONV_UPDATE || op == KBENCH_VERIFY;
-    bool delta = op == KBENCH_CHUNK || op == KBENCH_DECODE || op == KBENCH_VERIFY;
+    bool rows = op == KBENCH_DECODE || op == KBENCH_CONV_UPDATE || op == KBENCH_VERIFY
+        || op == KBENCH_REPLAY;
+    bool delta = op == KBENCH_CHUNK || op == KBENCH_DECODE || op == KBENCH_VERIFY
+        || op == KBENCH_REPLAY;
     bool state = delta || op == KBENCH_RECURRENT || op == KBENCH_CONV_PREFILL || rows;
     const uint32_t *list = rows ? batches : lengths;
     for (uint32_t s = 0; s < 2; s++) /* fp32, then bf16 */

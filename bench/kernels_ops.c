@@ -9,13 +9,15 @@
 #include "statecache/kernels_draft.h"
 #include "statecache/kernels_ssm.h"
 
+/* Records of a ring: a cycle of 16 tokens, the last of which flushes. */
+enum { RECORDS = 15, CYCLE = RECORDS + 1 };
 enum { CONV_WIDTH = 4, CHUNK = 64, SSM_CHUNK = 128, SMALL_BYTES = 96 << 20 };
 
 /* Tensors and index arrays of one thread. */
 struct lane {
     void *in, *out, *small[4], *state, *scratch;
     void *dt; /* Mamba-2 */
-    int32_t *source, *dest, *row_start;
+    int32_t *source, *dest, *row_start, *records, *mode;
     uint32_t first, slots; /* its part of the pool */
 };
 
@@ -24,7 +26,8 @@ struct kbench_work {
     uint32_t threads;
     uint32_t calls;      /* of a thread in a round; decodes: one for each batch of its slots */
     uint64_t part_bytes; /* of a slot */
-    void *pool;
+    uint32_t record_bytes;
+    void *pool, *rings;  /* a ring for each slot of the pool */
     struct lane *lanes;
 };
 
@@ -50,19 +53,22 @@ static uint64_t outputs(const struct kbench_model *m)
 
 static bool by_rows(const struct kbench_case *c)
 {
-    return c->op == KBENCH_DECODE || c->op == KBENCH_CONV_UPDATE || c->op == KBENCH_VERIFY;
+    return c->op == KBENCH_DECODE || c->op == KBENCH_CONV_UPDATE || c->op == KBENCH_VERIFY
+        || c->op == KBENCH_REPLAY;
 }
 
 bool kbench_has(const struct kbench_model *model, enum kbench_op op)
 {
-    return !model->ssm || (op != KBENCH_GATES && op != KBENCH_L2NORM && op != KBENCH_VERIFY);
+    return !model->ssm || (op != KBENCH_GATES && op != KBENCH_L2NORM && op != KBENCH_VERIFY
+        && op != KBENCH_REPLAY);
 }
 
 sc_k_op kbench_library_op(const struct kbench_case *c)
 {
     static const sc_k_op ops[KBENCH_OPS] = {SC_K_OP_DELTA_DECODE, SC_K_OP_DELTA_CHUNK,
         SC_K_OP_DELTA_RECURRENT, SC_K_OP_CONV_PREFILL, SC_K_OP_CONV_UPDATE, SC_K_OP_GATES,
-        SC_K_OP_GATED_RMSNORM, SC_K_OP_L2NORM, SC_K_OP_DELTA_VERIFY};
+        SC_K_OP_GATED_RMSNORM, SC_K_OP_L2NORM, SC_K_OP_DELTA_VERIFY,
+        SC_K_OP_REPLAY_DELTA};
     if (c->model->ssm && c->op == KBENCH_CHUNK)
         return SC_K_OP_SSM_CHUNK;
     if (c->model->ssm && (c->op == KBENCH_DECODE || c->op == KBENCH_RECURRENT))
@@ -124,6 +130,8 @@ static void lane_open(struct kbench_work *w, struct lane *lane)
     lane->small[3] = values(gate_count(m) + wide, SC_DTYPE_F32, 0.1f);
     lane->source = bench_alloc(w->c.batch, sizeof(int32_t));
     lane->dest = bench_alloc(w->c.batch, sizeof(int32_t));
+    lane->records = bench_alloc(w->c.batch, sizeof(int32_t));
+    lane->mode = bench_alloc(w->c.batch, sizeof(int32_t));
     lane->row_start = bench_alloc(w->c.batch + 1, sizeof(int32_t));
     for (uint32_t r = 0; r <= w->c.batch; r++) lane->row_start[r] = (int32_t)(r * w->c.tokens);
     if (m->ssm)
@@ -156,6 +164,21 @@ static void pool_open(struct kbench_work *w, uint64_t pool_bytes)
     }
 }
 
+static sc_k_delta_shape shape(const struct kbench_model *m)
+{
+    return (sc_k_delta_shape){.kind = m->kind, .heads = m->heads, .v_heads = m->v_heads,
+        .k_dim = m->k_dim, .v_dim = m->v_dim, .qk_l2norm = true};
+}
+
+static void rings_open(struct kbench_work *w)
+{
+    const sc_k_delta_shape s = shape(w->c.model);
+    bench_must(sc_k_replay_delta_record_bytes(&s, w->c.dtype, &w->record_bytes),
+        "sc_k_replay_delta_record_bytes");
+    uint64_t slots = 1 + (uint64_t)w->threads * w->calls * w->c.batch;
+    w->rings = values(slots * RECORDS * w->record_bytes / 4, SC_DTYPE_F32, 0.0f);
+}
+
 struct kbench_work *kbench_open(const struct kbench_case *c, uint64_t pool_bytes,
     uint32_t threads)
 {
@@ -174,6 +197,8 @@ struct kbench_work *kbench_open(const struct kbench_case *c, uint64_t pool_bytes
     else if (kbench_limit_of(c->op) == KBENCH_MEMORY)
         w->calls = (uint32_t)((pool_bytes < SMALL_BYTES ? pool_bytes : SMALL_BYTES)
             / (kbench_bytes(w) / threads)) + 1;
+    if (c->op == KBENCH_REPLAY)
+        rings_open(w);
     return w;
 }
 
@@ -183,15 +208,10 @@ void kbench_close(struct kbench_work *w)
         struct lane *lane = &w->lanes[t];
         free(lane->in), free(lane->out), free(lane->state), free(lane->scratch);
         free(lane->source), free(lane->dest), free(lane->row_start), free(lane->dt);
+        free(lane->records), free(lane->mode);
         for (int i = 0; i < 4; i++) free(lane->small[i]);
     }
-    free(w->pool), free(w->lanes), free(w);
-}
-
-static sc_k_delta_shape shape(const struct kbench_model *m)
-{
-    return (sc_k_delta_shape){.kind = m->kind, .heads = m->heads, .v_heads = m->v_heads,
-        .k_dim = m->k_dim, .v_dim = m->v_dim, .qk_l2norm = true};
+    free(w->pool), free(w->rings), free(w->lanes), free(w);
 }
 
 /* Token by token, or chunk by chunk; x, B and C are columns of one row, as the conv leaves them. */
@@ -241,6 +261,16 @@ static void run_verify(struct kbench_work *w, struct lane *lane, sc_k_slots slot
     bench_must(sc_k_delta_verify(NULL, &p, NULL), "sc_k_delta_verify");
 }
 
+/* The step that lane->records and lane->mode say, each row with the ring of its slot. */
+static void run_ring(struct kbench_work *w, struct lane *lane, const sc_k_delta_decode_params *p)
+{
+    sc_k_replay_delta_params ring = {.step = *p, .ring = {.slots = {dev(w->rings),
+        (int64_t)RECORDS * w->record_bytes, SC_DTYPE_U8, 0}, .records_max = RECORDS,
+        .record_bytes = w->record_bytes, .slot = dev(lane->source),
+        .records = dev(lane->records), .mode = dev(lane->mode)}};
+    bench_must(sc_k_replay_delta(NULL, &ring, NULL), "sc_k_replay_delta");
+}
+
 static void run_by_rows(struct kbench_work *w, struct lane *lane, uint32_t call)
 {
     uint32_t first = lane->first + call * w->c.batch;
@@ -255,12 +285,15 @@ static void run_by_rows(struct kbench_work *w, struct lane *lane, uint32_t call)
         run_ssm(w, lane, slots);
         return;
     }
-    if (w->c.op == KBENCH_DECODE) {
+    if (w->c.op == KBENCH_DECODE || w->c.op == KBENCH_REPLAY) {
         sc_k_delta_decode_params p = {.qkv = dev(lane->in), .o = dev(lane->out),
             .dtype = w->c.dtype, .g = dev(lane->small[0]), .beta = dev(lane->small[1]),
             .shape = shape(w->c.model), .row_count = w->c.batch, .source = dev(lane->source),
             .dest = dev(lane->dest), .state = slots};
-        bench_must(sc_k_delta_decode(NULL, &p, NULL), "sc_k_delta_decode");
+        if (w->c.op == KBENCH_REPLAY)
+            run_ring(w, lane, &p);
+        else
+            bench_must(sc_k_delta_decode(NULL, &p, NULL), "sc_k_delta_decode");
         return;
     }
     sc_k_conv_update_params p = {.x = dev(lane->in), .y = dev(lane->out), .dtype = w->c.dtype,
@@ -335,9 +368,25 @@ static void run_small(struct kbench_work *w, struct lane *lane)
     }
 }
 
+/* A flush cycle of the whole pool: token by token, as decodes come. */
+static void run_cycle(struct kbench_work *w, struct lane *lane)
+{
+    for (int32_t step = 0; step < CYCLE; step++) {
+        for (uint32_t r = 0; r < w->c.batch; r++) {
+            lane->records[r] = step;
+            lane->mode[r] = step < RECORDS ? SC_REPLAY_APPEND : SC_REPLAY_FLUSH;
+        }
+        for (uint32_t call = 0; call < w->calls; call++) run_by_rows(w, lane, call);
+    }
+}
+
 void kbench_run(struct kbench_work *w, uint32_t thread)
 {
     struct lane *lane = &w->lanes[thread];
+    if (w->c.op == KBENCH_REPLAY) {
+        run_cycle(w, lane);
+        return;
+    }
     for (uint32_t call = 0; call < w->calls; call++)
         if (by_rows(&w->c))
             run_by_rows(w, lane, call);
@@ -354,8 +403,9 @@ void kbench_scale(struct kbench_work *w, uint32_t thread)
     struct lane *lane = &w->lanes[thread];
     float one = 1.0f;
     if (by_rows(&w->c)) {
-        for (uint32_t s = lane->first; s < lane->first + lane->slots; s++)
-            kbench_scale_memory((uint8_t *)w->pool + s * w->part_bytes, w->part_bytes, one);
+        for (uint32_t pass = 0; pass < (w->c.op == KBENCH_REPLAY ? CYCLE : 1); pass++)
+            for (uint32_t s = lane->first; s < lane->first + lane->slots; s++)
+                kbench_scale_memory((uint8_t *)w->pool + s * w->part_bytes, w->part_bytes, one);
         return;
     }
     /* as many bytes as the operation moves, half of them read and half written, in its memory */
@@ -371,7 +421,7 @@ void kbench_scale(struct kbench_work *w, uint32_t thread)
 const char *kbench_op_name(enum kbench_op op)
 {
     static const char *const names[KBENCH_OPS] = {"decode", "chunk", "recurrent", "conv prefill",
-        "conv update", "gates", "gated rmsnorm", "l2norm", "verify"};
+        "conv update", "gates", "gated rmsnorm", "l2norm", "verify", "replay"};
     return names[op];
 }
 
@@ -382,7 +432,7 @@ enum kbench_limit kbench_limit_of(enum kbench_op op)
 
 uint64_t kbench_calls(const struct kbench_work *w)
 {
-    return (uint64_t)w->calls * w->threads;
+    return (uint64_t)w->calls * w->threads * (w->c.op == KBENCH_REPLAY ? CYCLE : 1);
 }
 
 uint64_t kbench_bytes(const struct kbench_work *w)
@@ -393,6 +443,11 @@ uint64_t kbench_bytes(const struct kbench_work *w)
     switch (w->c.op) {
     case KBENCH_DECODE: each = delta + 2 * w->part_bytes * w->c.batch; break;
     case KBENCH_VERIFY: each = delta + w->part_bytes * w->c.batch; break;
+    case KBENCH_REPLAY: /* the state once, and written at the end of a cycle; records */
+        each = delta + w->c.batch * (w->part_bytes + w->part_bytes / CYCLE
+            + w->record_bytes * (uint64_t)RECORDS / 2
+            + w->record_bytes * (uint64_t)RECORDS / CYCLE);
+        break;
     case KBENCH_CHUNK:
     case KBENCH_RECURRENT: each = delta + w->part_bytes; break; /* from the zero state */
     case KBENCH_CONV_PREFILL: each = 2 * n * channels(m) * e + w->part_bytes; break;
@@ -418,6 +473,7 @@ uint64_t kbench_flops(const struct kbench_work *w)
     const struct kbench_model *m = w->c.model;
     uint64_t k = m->k_dim, v = m->v_dim, n = rows(&w->c) * kbench_calls(w);
     switch (w->c.op) {
+    case KBENCH_REPLAY: return n * m->v_heads * (4 * k * v * RECORDS / CYCLE + 7 * k * v);
     case KBENCH_DECODE:
     case KBENCH_VERIFY:
     case KBENCH_RECURRENT: return n * m->v_heads * (m->ssm ? 5 : 7) * k * v;
