@@ -39,8 +39,8 @@
  * always in the same places. The order depends on the shape of one head only: the bits of one
  * sequence by one kernel row depend neither on the batch, its packing, neighbours, padding or
  * layout, nor on later tokens. The host has rows "avx512", "avx2" and "reference" (plain C) of
- * every operation. All three give the same bits, but for the chunk form: there the two wide ones
- * do, and the reference differs from them within rounding.
+ * every operation, and "avx512_bf16" where states are narrowed. All give the same bits, but for
+ * the chunk form: there the wide ones do, and the reference differs within rounding.
  * bf16 states are rounded (nearest even) after each token (decode, recurrent) or each chunk
  * (chunk), and the rounded value is what is carried on, so that resuming from a stored state gives
  * the bits of not having stopped.
