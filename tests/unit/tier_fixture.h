@@ -53,8 +53,8 @@ static inline void tier_folder_remove(const char *path)
 /* Call `at` (from 1) of those asked about gives `code`; `what` NULL: any. */
 struct tier_fail {
     struct sc_tier_faults faults;
-    const char *what;
-    int code;
+    const char *_Atomic what;
+    _Atomic int code;
     _Atomic uint64_t calls, at;
     _Atomic bool always, hit;
 };
