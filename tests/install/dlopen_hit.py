@@ -89,7 +89,8 @@ class LeaseInfo(Structure):
                 ("extra_slot", c_int32), ("kv_page_count", c_uint32), ("issued_len", c_uint32),
                 ("issued_len_max", c_uint32), ("steps_out", c_uint32), ("tail_kv", c_int32),
                 ("flags", c_uint32), ("external_len", c_uint32), ("hints", Hints),
-                ("resume_hints", Hints)]
+                ("resume_hints", Hints), ("restore_ticket", c_uint64), ("restore_len", c_uint32),
+                ("records", c_uint32)]
 
 
 class Row(Structure):
@@ -104,7 +105,7 @@ class Batch(Structure):
         "at_query_start_loc", "at_position", "at_end", "at_source", "at_dest", "at_extra",
         "at_decode", "at_freeze", "at_save_row", "at_save_position", "at_save_slot", "at_row_count",
         "at_save_count", "at_token_count", "at_accepted", "at_accepted_back", "at_draft_count",
-        "at_parent", "at_copy_from", "at_copy_to", "draft_max")]
+        "at_parent", "at_copy_from", "at_copy_to", "draft_max", "at_flush", "at_extra_from")]
 
 
 class Result(Structure):
