@@ -13,7 +13,7 @@ build=$1 out=$2
 mkdir -p "$out/bin" "$out/lib"
 cp "$build"/tests/gpu/test_gpu_{once,small,conv,step,move,delta,delta_bits,backend,lost} \
     "$build"/bench/statecache-bench "$out/bin/"
-strip --strip-debug "$out"/bin/*
+strip "$out"/bin/*
 cp -r "$root/tests/oracle/fixtures" "$out/"
 # What the programs load beyond the C library, which is the other machine's own.
 ldd "$out"/bin/* | awk '$2 == "=>" { print $3 }' | sort -u |
