@@ -18,7 +18,11 @@
 #include "v16.h"
 
 /* Loops over registers: an array that is indexed by a variable would lie in memory. */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define UNROLL /* with checks in every copy, a file takes minutes to compile */
+#else
 #define UNROLL _Pragma("GCC unroll 16")
+#endif
 
 /* How far ahead of the rows in work a state is fetched, to the second level and to the first. Near
  * and far together overlap memory and arithmetic best: at 4096 alone, or further, a decode of bf16

@@ -298,7 +298,8 @@ static inline void fix_backend_init(struct fix_backend *fix, bool host_memory)
     fix->ops.copy = fix_backend_copy;
     fix->ops.copy_rows = fix_backend_copy_rows;
     fix->ops.stream_sync = fix_backend_sync;
-    fix->backend = (struct sc_backend){&fix->ops, "fixture", host_memory ? 0 : 90, host_memory};
+    fix->backend = (struct sc_backend){.ops = &fix->ops, .name = "fixture",
+        .compute_capability = host_memory ? 0 : 90, .host_memory = host_memory};
 }
 
 static inline void fix_backend_reset(struct fix_backend *fix)

@@ -109,7 +109,8 @@ static void start(uint32_t slots, uint32_t depth)
     device.ops.copy = copy;
     device.ops.copy_rows = copy_rows;
     device.ops.stream_sync = sync;
-    device.backend = (struct sc_backend){&device.ops, "probe", 0, true};
+    device.backend =
+        (struct sc_backend){.ops = &device.ops, .name = "probe", .host_memory = true};
     device.rig = NULL;
     device.fail = device.calls = 0;
     options.backend = &device.backend;
