@@ -71,16 +71,18 @@ static bool reserve(sc_cache *cache, struct tier_record *record, uint32_t which)
     struct tier *tier = cache->tier;
     uint64_t bytes = copy_bytes(cache, record, which);
     hold_parent(tier, record, which, 1);
+    /* At once: its parent stays chosen, also when the last copy that hung on it makes room. */
+    record->writing = (uint8_t)(record->writing | 1u << which);
     bool fits = sc_tier_make_room(cache, which, bytes, record->value);
     if (!fits || (which == SC_TIER_DISK && !day_allows(cache, bytes))) {
         cache->stats.tier_refused[which]++;
+        record->writing = (uint8_t)(record->writing & ~(1u << which));
         hold_parent(tier, record, which, -1);
         return false;
     }
     tier->used[which] += bytes;
     tier->count[which]++;
     record->bytes[which] = bytes;
-    record->writing = (uint8_t)(record->writing | 1u << which);
     return true;
 }
 

@@ -279,6 +279,40 @@ START_TEST(tiers__a_damaged_record_is_a_miss_and_forgotten)
 }
 END_TEST
 
+/* A record is lost, those behind it are not; the last of them makes room for the record itself, when
+ * it is stored again: its KV begins where it was to begin. */
+START_TEST(tiers__what_hangs_on_a_record_makes_room_for_it)
+{
+    struct rig_options options = small(16);
+    struct tiered t = {.rig = NULL};
+    int32_t tokens[3 * N + 1];
+    struct req req;
+    rig_fill(tokens, 3 * N + 1, 1);
+    options.cache.save_flags = SC_SAVE_END;
+    options.cache.policy = "lru";
+    tiered_init(&t, &options, 6, 0, SC_TIER_WRITE_THROUGH);
+    for (uint32_t turn = 1; turn <= 3; turn++) (void)tiered_serve(&t, tokens, turn * N);
+    uint64_t stored = rig_stats(t.rig).tier_stored[SC_TIER_HOST];
+    ck_assert_uint_eq(stored, 3);
+    uint64_t room = t.options.host.bytes / (rig_stats(t.rig).tier_bytes[SC_TIER_HOST] / stored);
+    for (uint32_t i = 0; i + stored < room; i++) (void)tiered_serve(&t, prompt(i + 1), N);
+    ck_assert_uint_eq(rig_stats(t.rig).tier_dropped[SC_TIER_HOST], 0);
+    tiered_clear_device(&t);
+    atomic_store(&t.spoil, 1);
+    ck_assert_uint_le(tiered_open(&t, &req, tokens, 2 * N + 1), N);
+    ck_assert_uint_eq(rig_stats(t.rig).transfers_failed, 1);
+    req_close(t.rig, &req, 0, SC_RELEASE_DISCARD);
+    (void)tiered_serve(&t, prompt(40), N); /* where the lost record was */
+    ck_assert_uint_eq(rig_stats(t.rig).tier_dropped[SC_TIER_HOST], 0);
+    ck_assert_uint_eq(tiered_serve(&t, tokens, 2 * N), N);
+    ck_assert_uint_eq(rig_stats(t.rig).tier_dropped[SC_TIER_HOST], 1);
+    tiered_clear_device(&t);
+    ck_assert_uint_eq(rig_lookup(t.rig, tokens, 3 * N + 1).state_len[SC_TIER_HOST], 2 * N);
+    ck_assert_uint_eq(tiered_serve(&t, tokens, 2 * N + 1), 2 * N);
+    tiered_deinit(&t);
+}
+END_TEST
+
 /* A record of another model, of other kernels or of pages of another size. */
 START_TEST(tiers__records_of_others_are_not_offered)
 {
@@ -675,6 +709,7 @@ static Suite *tiers_suite(void)
     tcase_add_loop_test(tc, tiers__a_failed_store_is_no_copy, 0, 6);
     tcase_add_loop_test(tc, tiers__what_failed_elsewhere_has_failed, 0, 2);
     tcase_add_test(tc, tiers__a_damaged_record_is_a_miss_and_forgotten);
+    tcase_add_test(tc, tiers__what_hangs_on_a_record_makes_room_for_it);
     tcase_add_test(tc, tiers__records_of_others_are_not_offered);
     tcase_add_test(tc, tiers__a_deadline_ends_waiting);
     tcase_add_test(tc, tiers__a_lost_ticket_costs_its_slot_and_pages_alone);
