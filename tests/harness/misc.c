@@ -31,12 +31,12 @@ void h_op_evict(struct h_sched *s)
         (uint32_t)after.pages_evictable);
 }
 
-/* What nothing decides from: a twin does without. */
+/* What nothing decides from. It is not recorded, so that the player does without; a twin is to meet
+ * the same failed allocations, and what a trim gives back is asked for again. */
 void h_trim(struct h_sched *s, uint64_t token_max)
 {
     struct h_world *w = s->world;
     uint64_t bytes = 0, before = fail_alloc_live_bytes(&w->fa);
-    if (w->twin) return;
     h_arm(s); /* without memory less is packed */
     H_OK(w, H_CALL(s, TRIM, sc_cache_trim(w->cache, token_max, &bytes)));
     (void)h_disarm(s);
