@@ -150,8 +150,11 @@ static void learn_path(struct sc_policy *p, struct sc_policy_path *path, struct 
     }
     for (uint32_t k = known; k < seen->blocks; k++) {
         /* Where beginnings are forgotten, what followed may still be known. */
-        uint32_t ghost = p->ghosts_forgotten ? pol_ghost_find(p, path->hashes[k]) : 0;
-        uint32_t parent = k > 0 ? p->path[k - 1] : 0;
+        uint32_t parent = k > 0 ? p->path[k - 1] : 0, ghost = 0;
+        if (p->ghosts_forgotten) {
+            ghost = parent ? pol_ghost_next(p, parent, path->hashes[k])
+                           : pol_ghost_find(p, path->hashes[k]);
+        }
         p->path[k] = ghost ? ghost : pol_ghost_add(p, path->hashes[k], parent);
         p->ghosts[p->path[k]].recent = true;
     }
