@@ -594,6 +594,7 @@ void sc_engine_record_commit(sc_cache *cache, sc_step step, const sc_result *res
     uint32_t count);
 void sc_engine_record_abort(sc_cache *cache, sc_step step, bool launched);
 void sc_engine_record_evict(sc_cache *cache, uint32_t pages, uint32_t slots, const sc_room *got);
+void sc_engine_record_trim(sc_cache *cache, uint64_t token_max);
 void sc_engine_record_apply(sc_cache *cache, const sc_done *done, uint32_t count,
     uint64_t now_ns);
 void sc_engine_record_drain(sc_cache *cache, uint32_t cap, const int32_t *ids, uint32_t count);

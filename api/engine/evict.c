@@ -290,6 +290,7 @@ sc_status sc_cache_trim(sc_cache *cache, uint64_t token_max, uint64_t *bytes_out
     SC_REQUIRE(cache);
     sc_rwlock_lock(&cache->lock);
     sc_status status = sc_radix_trim(cache->radix, token_max, bytes_out);
+    if (status == SC_OK) sc_engine_record_trim(cache, token_max);
     sc_rwlock_unlock(&cache->lock);
     sc_radix_purge(cache->radix);
     return status;

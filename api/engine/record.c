@@ -455,6 +455,13 @@ void sc_engine_record_evict(sc_cache *cache, uint32_t pages, uint32_t slots, con
     send(cache);
 }
 
+void sc_engine_record_trim(sc_cache *cache, uint64_t token_max)
+{
+    if (!begin(cache, RECORD_TRIM)) return;
+    put64(cache, token_max);
+    send(cache);
+}
+
 uint64_t sc_engine_record_ids_hash(const int32_t *ids, uint32_t count)
 {
     uint64_t hash = count;

@@ -23,6 +23,7 @@
  * LOSE        lease                                         -
  * UNDO        lease, forked                                 -
  * APPLY       now; tickets, statuses                        -
+ * TRIM        tokens at most                                -
  *
  * Only calls that changed something are written, and of a batch only what changed something: an
  * item that was refused without trace is left out of ACQUIRE, a row in PLAN is a lease of zeros. */
@@ -48,10 +49,11 @@ enum record_op {
     RECORD_DRAIN,
     RECORD_LOSE,
     RECORD_UNDO,
-    RECORD_APPLY
+    RECORD_APPLY,
+    RECORD_TRIM
 };
 
-enum { RECORD_VERSION = 4, RECORD_OPTION_WORDS = 72, RECORD_PLAN_WORDS = 9 };
+enum { RECORD_VERSION = 5, RECORD_OPTION_WORDS = 72, RECORD_PLAN_WORDS = 9 };
 
 /* What of a cache's options its decisions depend on. */
 void sc_engine_record_options(const sc_cache *cache, uint32_t words[RECORD_OPTION_WORDS]);

@@ -409,6 +409,13 @@ static sc_status play_evict(struct sc_replay *replay)
     return same64(replay, "number of pages to drain", got.pages_drainable);
 }
 
+static sc_status play_trim(struct sc_replay *replay)
+{
+    uint64_t token_max = get64(replay);
+    SC_TRY(whole(replay));
+    return went_well(replay, "sc_cache_trim", sc_cache_trim(replay->cache, token_max, NULL));
+}
+
 static sc_status play_drain(struct sc_replay *replay)
 {
     int32_t *ids = NULL;
@@ -434,6 +441,7 @@ static sc_status play(struct sc_replay *replay)
         [RECORD_ABORT] = play_abort, [RECORD_RELEASE] = play_release,
         [RECORD_EVICT] = play_evict, [RECORD_DRAIN] = play_drain, [RECORD_LOSE] = play_lose,
         [RECORD_UNDO] = play_undo, [RECORD_APPLY] = play_apply,
+        [RECORD_TRIM] = play_trim,
     };
     uint32_t op = replay->words[1];
     bool known = op > 0 && op < sizeof plays / sizeof *plays && plays[op];

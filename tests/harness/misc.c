@@ -31,8 +31,7 @@ void h_op_evict(struct h_sched *s)
         (uint32_t)after.pages_evictable);
 }
 
-/* What nothing decides from. It is not recorded, so that the player does without; a twin is to meet
- * the same failed allocations, and what a trim gives back is asked for again. */
+/* No answer changes, but how later content is cut into nodes may: it is a call like the others. */
 void h_trim(struct h_sched *s, uint64_t token_max)
 {
     struct h_world *w = s->world;

@@ -638,7 +638,8 @@ SC_API sc_status sc_cache_drain(
     sc_cache *cache, int32_t *kv_ids_out, uint32_t cap, uint32_t *count_out);
 /** Gives memory of the index that evictions have freed back to the system, for idle moments: until
  * then much of it is kept for later content, since returning it costs more than evicting. No answer
- * and no decision of the cache changes, so ranks need not agree about it, and it is not recorded.
+ * changes. What is inserted later may lie in other pieces than it would without, and be evicted in
+ * other pieces: ranks trim at the same places of their calls, and it is recorded (contract 18).
  *
  * Runs in storage that is mostly free are packed, about `token_max` tokens at most in this call
  * (0: none); what leases hold stays where it is. `bytes_out` (may be NULL): what went back.
