@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 OPS = {"decode", "chunk", "recurrent", "conv prefill", "conv update", "gates", "gated rmsnorm",
-       "l2norm", "verify"}
+       "l2norm", "verify", "replay"}
 
 
 def run(*arguments):

@@ -279,8 +279,8 @@ START_TEST(tiers__a_damaged_record_is_a_miss_and_forgotten)
 }
 END_TEST
 
-/* A record is lost, those behind it are not; the last of them makes room for the record itself, when
- * it is stored again: its KV begins where it was to begin. */
+/* A record is lost, those behind it are not; the last of them makes room for the record itself,
+ * when it is stored again: its KV begins where it was to begin. */
 START_TEST(tiers__what_hangs_on_a_record_makes_room_for_it)
 {
     struct rig_options options = small(16);
