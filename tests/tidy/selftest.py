@@ -88,7 +88,7 @@ CASES = {
     "machine_paths": [
         ({"a.c": 'x = "/hom' 'e/somebody/x";\n'}, {"a.c": 'x = "/usr/bin/python3";\n'}),
         ({"README.md": "/".join(("see ", "work", "main\n"))},
-         {"README.md": "see framework/main and $x/work/y\n"}),
+         {"README.md": "/".join(("see framework/main and $x", "work", "y\n"))}),
         ({"a.sh": "cd /roo" "t\n"}, {"a.sh": "cd $root/x\n"}),
     ],
     "samples": [

@@ -320,4 +320,15 @@ static inline void rig_run(struct rig_delta *d, const struct rig_pool *pool,
     rig_batch_free(&b);
 }
 
+/* `call` with `field` at a bad `value`: this status, with a text; the field is as before then. */
+#define RIG_REFUSED(want, call, field, value)                                                      \
+    do {                                                                                           \
+        __typeof__(field) good_ = (field);                                                         \
+        (field) = (value);                                                                         \
+        sc_status got_ = (call);                                                                   \
+        ck_assert_msg(got_ == (want), "%s = %s: %s", #field, #value, sc_status_name(got_));        \
+        ck_assert_uint_gt(strlen(sc_last_error()->text), 3);                                       \
+        (field) = good_;                                                                           \
+    } while (0)
+
 #endif

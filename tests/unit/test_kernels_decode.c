@@ -437,16 +437,7 @@ END_TEST
 
 /* ---- bad arguments ---- */
 
-#define REFUSED(want, call, field, value)                                                          \
-    do {                                                                                           \
-        __typeof__(field) good_ = (field);                                                         \
-        (field) = (value);                                                                         \
-        sc_status got_ = (call);                                                                   \
-        ck_assert_msg(got_ == (want), "%s = %s: %s", #field, #value, sc_status_name(got_));        \
-        ck_assert_uint_gt(strlen(sc_last_error()->text), 3);                                       \
-        (field) = good_;                                                                           \
-    } while (0)
-#define INVALID(field, value) REFUSED(SC_ERR_INVALID, CALL, field, value)
+#define INVALID(field, value) RIG_REFUSED(SC_ERR_INVALID, CALL, field, value)
 
 START_TEST(decode__refuses_bad_arguments)
 {
@@ -472,13 +463,13 @@ START_TEST(decode__refuses_bad_arguments)
     INVALID(s.dest[2], 2);  /* another row's source */
     INVALID(s.dest[2], SLOTS);
     INVALID(s.save[2], 4);  /* the row's own destination */
-    REFUSED(SC_ERR_UNSUPPORTED, CALL, p.dtype, SC_DTYPE_F16);
+    RIG_REFUSED(SC_ERR_UNSUPPORTED, CALL, p.dtype, SC_DTYPE_F16);
     p.initial = (sc_k_slots){.base = p.state.base, .slot_stride = p.state.slot_stride,
         .dtype = p.state.dtype, .slot_count = ROWS};
     INVALID(p.initial.slot_count, ROWS - 1);
     INVALID(p.initial.slot_stride, 4);
     INVALID(p.initial.base, p.initial.base + 1);
-    REFUSED(SC_ERR_UNSUPPORTED, CALL, p.initial.dtype, SC_DTYPE_F16);
+    RIG_REFUSED(SC_ERR_UNSUPPORTED, CALL, p.initial.dtype, SC_DTYPE_F16);
     rig_all_bytes(s.o, ROWS * rig_vo(&s.d) * rig_elem(s.d.dtype), 0xff);
     rig_untouched(&s.pool, 4), rig_untouched(&s.pool, 5);
     decode_close(&s);
@@ -501,7 +492,7 @@ START_TEST(split__refuses_bad_arguments)
     INVALID(p.qkv_stride, s.qkv - 1);
     INVALID(p.k_stride, -1);
     INVALID(p.token_count, UINT32_MAX);
-    REFUSED(SC_ERR_UNSUPPORTED, CALL, p.dtype, SC_DTYPE_F16);
+    RIG_REFUSED(SC_ERR_UNSUPPORTED, CALL, p.dtype, SC_DTYPE_F16);
     rig_all_bytes(s.q, ROWS * (rig_qk(&s.d) + 8) * rig_elem(s.d.dtype), 0xff);
     RIG_OK(CALL);
     decode_close(&s);

@@ -377,16 +377,7 @@ END_TEST
 
 /* ---- bad input ---- */
 
-#define REFUSED(want, call, field, value)                                                          \
-    do {                                                                                           \
-        __typeof__(field) good_ = (field);                                                         \
-        (field) = (value);                                                                         \
-        sc_status got_ = (call);                                                                   \
-        ck_assert_msg(got_ == (want), "%s = %s: %s", #field, #value, sc_status_name(got_));        \
-        ck_assert_uint_gt(strlen(sc_last_error()->text), 3);                                       \
-        (field) = good_;                                                                           \
-    } while (0)
-#define INVALID(call, field, value) REFUSED(SC_ERR_INVALID, call, field, value)
+#define INVALID(call, field, value) RIG_REFUSED(SC_ERR_INVALID, call, field, value)
 
 START_TEST(draft__bad_arguments_of_the_delta_rule)
 {
@@ -410,7 +401,7 @@ START_TEST(draft__bad_arguments_of_the_delta_rule)
     INVALID(sc_k_delta_verify(NULL, &v, NULL), b.source[1], SLOTS);
     INVALID(sc_k_delta_verify(NULL, &v, NULL), v.states.tokens_max, NODES); /* without memory */
     INVALID(sc_k_delta_verify(NULL, NULL, NULL), bytes, 0);
-    REFUSED(SC_ERR_UNSUPPORTED, sc_k_delta_verify(NULL, &v, NULL), v.tokens.dtype, SC_DTYPE_U8);
+    RIG_REFUSED(SC_ERR_UNSUPPORTED, sc_k_delta_verify(NULL, &v, NULL), v.tokens.dtype, SC_DTYPE_U8);
     RIG_OK(sc_k_delta_verify(NULL, &v, NULL));
     sc_k_delta_commit_params m = {.tokens = b.p, .parent = v.parent,
         .node = sc_host_devptr(node)};
@@ -431,7 +422,7 @@ START_TEST(draft__bad_arguments_of_the_delta_rule)
     RIG_OK(sc_k_delta_commit(NULL, &m, NULL));
     INVALID(sc_k_node_store_bytes(1, SC_K_DRAFT_MAX + 1, 1, SC_DTYPE_F32, &bytes), bytes, 0);
     INVALID(sc_k_node_store_bytes(1, 1, 1, SC_DTYPE_F32, NULL), bytes, 0);
-    REFUSED(SC_ERR_OVERFLOW, sc_k_node_store_bytes(UINT32_MAX, 256, UINT64_MAX / 4,
+    RIG_REFUSED(SC_ERR_OVERFLOW, sc_k_node_store_bytes(UINT32_MAX, 256, UINT64_MAX / 4,
         SC_DTYPE_F32, &bytes), bytes, 0);
     INVALID(sc_k_delta_verify_scratch(NULL, NULL, &bytes), bytes, 0);
     INVALID(sc_k_delta_verify_scratch(NULL, &v, NULL), bytes, 0);

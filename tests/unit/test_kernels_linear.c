@@ -307,16 +307,7 @@ static void unchanged(const struct layer *s)
     rig_all_bytes(s->o, TOKENS * o_row(s), 0xff);
 }
 
-#define REFUSED(want, call, field, value)                                                          \
-    do {                                                                                           \
-        __typeof__(field) good_ = (field);                                                         \
-        (field) = (value);                                                                         \
-        sc_status got_ = (call);                                                                   \
-        ck_assert_msg(got_ == (want), "%s = %s: %s", #field, #value, sc_status_name(got_));        \
-        ck_assert_uint_gt(strlen(sc_last_error()->text), 3);                                       \
-        (field) = good_;                                                                           \
-    } while (0)
-#define INVALID(field, value) REFUSED(SC_ERR_INVALID, CALL, field, value)
+#define INVALID(field, value) RIG_REFUSED(SC_ERR_INVALID, CALL, field, value)
 /* What every form refuses: the last operation's arguments, too, before the first one writes. */
 #define BAD_LAYER()                                                                                \
     do {                                                                                           \
@@ -339,8 +330,8 @@ static void unchanged(const struct layer *s)
         INVALID(s->l.shape.v_dim, SC_K_DIM_MAX + 1);                                               \
         INVALID(s->l.gates.a_log, 0);                                                              \
         INVALID(s->l.gates.gate, SC_K_GATE_KDA_BOUNDED); /* of another kind */                     \
-        REFUSED(SC_ERR_UNSUPPORTED, CALL, s->batch.dtype, SC_DTYPE_F16);                           \
-        REFUSED(SC_ERR_UNSUPPORTED, CALL, s->batch.state.dtype, SC_DTYPE_U8);                      \
+        RIG_REFUSED(SC_ERR_UNSUPPORTED, CALL, s->batch.dtype, SC_DTYPE_F16);                       \
+        RIG_REFUSED(SC_ERR_UNSUPPORTED, CALL, s->batch.state.dtype, SC_DTYPE_U8);                  \
         unchanged(s);                                                                              \
     } while (0)
 

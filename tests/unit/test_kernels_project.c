@@ -126,16 +126,7 @@ START_TEST(low_rank__is_two_projections_with_a_wide_waist)
 }
 END_TEST
 
-#define REFUSED(want, call, field, value)                                                          \
-    do {                                                                                           \
-        __typeof__(field) good_ = (field);                                                         \
-        (field) = (value);                                                                         \
-        sc_status got_ = (call);                                                                   \
-        ck_assert_msg(got_ == (want), "%s = %s: %s", #field, #value, sc_status_name(got_));        \
-        ck_assert_uint_gt(strlen(sc_last_error()->text), 3);                                       \
-        (field) = good_;                                                                           \
-    } while (0)
-#define INVALID(call, field, value) REFUSED(SC_ERR_INVALID, call, field, value)
+#define INVALID(call, field, value) RIG_REFUSED(SC_ERR_INVALID, call, field, value)
 
 START_TEST(project__refuses_bad_arguments)
 {
@@ -154,9 +145,9 @@ START_TEST(project__refuses_bad_arguments)
     INVALID(CALL, s.p.x_stride, 1);
     INVALID(CALL, s.p.y_stride, -1);
     INVALID(CALL, s.p.token_count, UINT32_MAX);
-    REFUSED(SC_ERR_UNSUPPORTED, CALL, s.p.dtype, SC_DTYPE_F16);
-    REFUSED(SC_ERR_UNSUPPORTED, CALL, s.p.weight_dtype, SC_DTYPE_U8);
-    REFUSED(SC_ERR_UNSUPPORTED, CALL, s.p.y_dtype, (sc_dtype)0);
+    RIG_REFUSED(SC_ERR_UNSUPPORTED, CALL, s.p.dtype, SC_DTYPE_F16);
+    RIG_REFUSED(SC_ERR_UNSUPPORTED, CALL, s.p.weight_dtype, SC_DTYPE_U8);
+    RIG_REFUSED(SC_ERR_UNSUPPORTED, CALL, s.p.y_dtype, (sc_dtype)0);
     rig_all_bytes(s.ty, TOKENS * s.y_stride * 4, 0xff);
     RIG_OK(CALL);
     project_close(&s);
@@ -185,7 +176,7 @@ START_TEST(low_rank__refuses_bad_arguments)
     INVALID(CALL, p.scratch, p.x);
     INVALID(CALL, p.scratch_bytes, p.scratch_bytes - 1);
     INVALID(CALL, p.y_stride, 1);
-    REFUSED(SC_ERR_UNSUPPORTED, CALL, p.dtype, SC_DTYPE_F16);
+    RIG_REFUSED(SC_ERR_UNSUPPORTED, CALL, p.dtype, SC_DTYPE_F16);
     rig_all_bytes(s.ty, TOKENS * s.y_stride * 4, 0xff);
     RIG_OK(CALL);
     free(waist), project_close(&s);

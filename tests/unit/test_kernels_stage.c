@@ -518,16 +518,7 @@ END_TEST
 
 /* ---- bad arguments ---- */
 
-#define REFUSED(want, call, field, value)                                                          \
-    do {                                                                                           \
-        __typeof__(field) good_ = (field);                                                         \
-        (field) = (value);                                                                         \
-        sc_status got_ = (call);                                                                   \
-        ck_assert_msg(got_ == (want), "%s = %s: %s", #field, #value, sc_status_name(got_));        \
-        ck_assert_uint_gt(strlen(sc_last_error()->text), 3);                                       \
-        (field) = good_;                                                                           \
-    } while (0)
-#define INVALID(field, value) REFUSED(SC_ERR_INVALID, CALL, field, value)
+#define INVALID(field, value) RIG_REFUSED(SC_ERR_INVALID, CALL, field, value)
 
 START_TEST(stage_create__refuses_bad_arguments)
 {
@@ -557,8 +548,8 @@ START_TEST(stage_create__refuses_bad_arguments)
     INVALID(s->o.o_proj, s->o.f_b);
     INVALID(s->o.reduce, add_up);    /* without o_proj */
     INVALID(s->o.numerics, (sc_numerics)2);
-    REFUSED(SC_ERR_UNSUPPORTED, CALL, s->o.dtype, SC_DTYPE_F16);
-    REFUSED(SC_ERR_UNSUPPORTED, CALL, s->o.weight_dtype, (sc_dtype)0);
+    RIG_REFUSED(SC_ERR_UNSUPPORTED, CALL, s->o.dtype, SC_DTYPE_F16);
+    RIG_REFUSED(SC_ERR_UNSUPPORTED, CALL, s->o.weight_dtype, (sc_dtype)0);
     ck_assert_ptr_null(stage);
     struct fail_alloc fail;
     fail_alloc_init(&fail);
@@ -605,14 +596,14 @@ START_TEST(stage_prepare__refuses_bad_arguments)
     INVALID(s->p.key.columns.beta, s->c.beta + 1);
     INVALID(s->p.key.columns.f_a, s->c.beta);        /* overlap */
     INVALID(s->p.key.columns.count, s->c.g_a);
-    REFUSED(SC_ERR_UNSUPPORTED, CALL, s->p.key.state_dtype, SC_DTYPE_U8);
+    RIG_REFUSED(SC_ERR_UNSUPPORTED, CALL, s->p.key.state_dtype, SC_DTYPE_U8);
     ck_assert_uint_eq(bytes, 77);
     for (uint32_t n = 1; n <= 64; n++) {
         s->p.key.requests = n;
         RIG_OK(CALL);
         RIG_OK(CALL); /* twice is once */
     }
-    REFUSED(SC_ERR_LIMIT, CALL, s->p.key.requests, 65);
+    RIG_REFUSED(SC_ERR_LIMIT, CALL, s->p.key.requests, 65);
     RIG_OK(sc_kda_stage_stats_get(s->stage, &stats));
     ck_assert_uint_eq(stats.prepared, 64);
     ck_assert(sc_k_project_supports(0) && sc_k_project_supports(64));
