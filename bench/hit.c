@@ -10,6 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "bars.h"
 #include "bench_main.h"
 #include "hit_bars.h"
 #include "hit_report.h"
@@ -50,13 +51,15 @@ static const struct argp_option option_list[] = {
     {"json", KEY_JSON, "FILE", OPTION_ARG_OPTIONAL, "print the cells as JSON lines instead of "
         "text, or write them to FILE", 0},
     {"plot", KEY_PLOT, "PREFIX", 0, "write PREFIX.png and PREFIX.svg with gnuplot", 0},
-    {"bars", KEY_BARS, "DIR", 0, "run the project's own measure over the traces below DIR (see "
-        "docs/explanation/policy.md) and say whether it is met", 0},
+    {"bars", KEY_BARS, "DIR", OPTION_ARG_OPTIONAL, "run the project's own measure over the traces "
+        "below DIR (see docs/explanation/policy.md), " BENCH_BARS_HELP ". With --trace there are "
+        "none", 0},
     {0}};
 
 struct hit_options {
     const char *trace, *budgets, *policies, *model, *state, *kv, *csv, *json, *plot, *bars;
     uint32_t block, limit, interval;
+    bool judge;
     double hints, state_bytes, kv_bytes, params, tier_gib[HIT_TIERS];
     struct sc_cost_hardware hardware;
     uint64_t hint_seed;
@@ -87,7 +90,10 @@ static error_t parse(int key, char *arg, struct argp_state *state)
     case KEY_CSV: o->csv = arg; break;
     case KEY_JSON: o->json = arg ? arg : "-"; break;
     case KEY_PLOT: o->plot = arg; break;
-    case KEY_BARS: o->bars = arg; break;
+    case KEY_BARS:
+        o->judge = true;
+        o->bars = arg;
+        break;
     case KEY_BLOCK: o->block = (uint32_t)number(state, "block", arg, 1, 1 << 20); break;
     case KEY_LIMIT: o->limit = (uint32_t)number(state, "requests", arg, 1, 1e9); break;
     case KEY_INTERVAL: o->interval = (uint32_t)number(state, "interval", arg, 1, 1e6); break;
@@ -104,10 +110,17 @@ static error_t parse(int key, char *arg, struct argp_state *state)
         number(state, "disk-rate", arg, 1e-3, 1e6); break;
     case KEY_FLOPS: o->hardware.flops = 1e12 * number(state, "flops", arg, 1e-3, 1e9); break;
     case KEY_JOBS: o->jobs = (unsigned)number(state, "jobs", arg, 1, 1024); break;
-    case ARGP_KEY_ARG: argp_error(state, "'%s' is no option", arg); break;
+    case ARGP_KEY_ARG: /* "--bars DIR", in two words */
+        if (!o->judge || o->bars)
+            argp_error(state, "'%s' is no option", arg);
+        o->bars = arg;
+        break;
     case ARGP_KEY_END:
         if (!o->trace && !o->bars)
-            argp_error(state, "--trace FILE or --bars DIR is needed");
+            argp_error(state, o->judge ? "--bars needs the folder of traces: --bars DIR"
+                                       : "--trace FILE or --bars DIR is needed");
+        if (o->trace && o->bars)
+            argp_error(state, "--trace FILE and --bars DIR are two measures: one at a time");
         break;
     default: return ARGP_ERR_UNKNOWN;
     }
@@ -203,7 +216,7 @@ int hit_main(int argc, char **argv)
     argp_err_exit_status = BENCH_USAGE;
     argp_parse(&argp, argc, argv, 0, NULL, &o);
     if (o.bars)
-        return hit_bars_run(o.bars, o.jobs, o.csv);
+        return hit_bars_run(o.bars, o.jobs, o.csv, o.json);
     struct hit_model model;
     struct hit_trace trace;
     char error[TRACE_ERROR_BYTES];
@@ -226,5 +239,7 @@ int hit_main(int argc, char **argv)
     report(&o, &t);
     free(t.jobs);
     hit_trace_free(&trace);
-    return BENCH_OK;
+    struct bench_bars none = {0};
+    bool lines = o.json && !strcmp(o.json, "-");
+    return o.judge ? bench_bars_end(&none, lines ? stderr : stdout) : BENCH_OK;
 }

@@ -2,21 +2,23 @@
 #include "kernels_bench.h"
 
 #include <argp.h>
+#include <math.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "bars.h"
 #include "base/clock.h"
 #include "bench_main.h"
 
 enum key { KEY_THREADS = 256, KEY_ROUNDS, KEY_POOL, KEY_OP, KEY_MODEL, KEY_QUICK, KEY_TOKENS,
-    KEY_NO_SGEMM, KEY_JSON };
+    KEY_NO_SGEMM, KEY_JSON, KEY_BARS };
 enum { ROUNDS_MAX = 101, THREADS_MAX = 64 };
 
 struct options {
     uint32_t threads, rounds, pool_mib, tokens_max;
     const char *op, *model;
-    bool quick, no_sgemm, json;
+    bool quick, no_sgemm, json, bars;
 };
 
 static const struct argp_option option_list[] = {
@@ -29,6 +31,7 @@ static const struct argp_option option_list[] = {
     {"quick", KEY_QUICK, NULL, 0, "one batch and one length of each operation", 0},
     {"no-sgemm", KEY_NO_SGEMM, NULL, 0, "without OpenBLAS: that limit is not measured", 0},
     {"json", KEY_JSON, NULL, 0, "objects, a line each", 0},
+    {"bars", KEY_BARS, NULL, 0, BENCH_BARS_HELP ". They are for the pool's default size", 0},
     {0},
 };
 
@@ -63,6 +66,7 @@ static error_t parse(int key, char *text, struct argp_state *state)
     case KEY_QUICK: o->quick = true; return 0;
     case KEY_NO_SGEMM: o->no_sgemm = true; return 0;
     case KEY_JSON: o->json = true; return 0;
+    case KEY_BARS: o->bars = true; return 0;
     case ARGP_KEY_ARG: argp_error(state, "'%s' is not an option", text); return 0;
     default: return ARGP_ERR_UNKNOWN;
     }
@@ -167,12 +171,14 @@ static const char *dtype_name(sc_dtype dtype)
     return dtype == SC_DTYPE_F32 ? "fp32" : dtype == SC_DTYPE_BF16 ? "bf16" : "-";
 }
 
-/* What must be reached of the limit, once states exceed the last-level cache; 0: no bar. */
-static double bar_percent(const struct kbench_case *c)
+/* What must be reached of the limit, in percent, once states exceed the last-level cache. */
+static struct bench_bar bar_of(const struct kbench_case *c)
 {
+    static const struct bench_bar none = {BENCH_BAR_NONE, 0}, decode = {BENCH_BAR_LEAST, 80},
+        chunk = {BENCH_BAR_LEAST, 40};
     if (c->model->ssm)
-        return 0;
-    return c->op == KBENCH_DECODE ? 80 : c->op == KBENCH_CHUNK ? 40 : 0;
+        return none;
+    return c->op == KBENCH_DECODE ? decode : c->op == KBENCH_CHUNK ? chunk : none;
 }
 
 static void report(const struct kbench_case *c, const struct options *o, const struct result *r)
@@ -183,12 +189,12 @@ static void report(const struct kbench_case *c, const struct options *o, const s
                "\"dtype\":\"%s\",\"state\":\"%s\",\"batch\":%u,\"tokens\":%u,\"threads\":%u},"
                "\"row\":\"%s\",\"metric\":\"time\",\"unit\":\"us\",\"n\":%u,"
                "\"p50\":%.3f,"
-               "\"gb_s\":%.3f,\"gflop_s\":%.3f,\"limit\":\"%s\",", kbench_op_name(c->op),
-            c->model->name, dtype_name(c->dtype), dtype_name(c->state), c->batch, c->tokens,
-            o->threads, r->row, o->rounds, r->call_us, r->gb_s, r->gflop_s, limit);
-        double bar = bar_percent(c);
-        if (bar > 0)
-            printf("\"bar_percent\":%.0f,", bar);
+               "\"gb_s\":%.3f,\"gflop_s\":%.3f,\"limit\":\"%s\",",
+            kbench_op_name(c->op), c->model->name, dtype_name(c->dtype), dtype_name(c->state),
+            c->batch, c->tokens, o->threads, r->row, o->rounds, r->call_us, r->gb_s, r->gflop_s,
+            limit);
+        if (bar_of(c).kind != BENCH_BAR_NONE)
+            printf("\"bar_percent\":%.0f,", bar_of(c).limit);
         if (r->limit > 0)
             printf("\"limit_rate\":%.3f,\"limit_percent\":%.2f}\n", r->limit, 100 * r->ratio);
         else
@@ -205,8 +211,17 @@ static void report(const struct kbench_case *c, const struct options *o, const s
     fflush(stdout);
 }
 
+static void judge(const struct kbench_case *c, const struct result *r, struct bench_bars *bars)
+{
+    char name[96];
+    snprintf(name, sizeof name, "%s %s %s/%s, batch %u, %u tokens, of %s", c->model->name,
+        kbench_op_name(c->op), dtype_name(c->dtype), dtype_name(c->state), c->batch, c->tokens,
+        kbench_limit_of(c->op) == KBENCH_SGEMM ? "sgemm" : "x *= c in place");
+    bench_bars_judge(bars, name, r->limit > 0 ? 100 * r->ratio : NAN, "%", bar_of(c));
+}
+
 static void run_op(enum kbench_op op, const struct kbench_model *model, const struct options *o,
-    bool blas)
+    bool blas, struct bench_bars *bars)
 {
     bool rows = op == KBENCH_DECODE || op == KBENCH_CONV_UPDATE || op == KBENCH_VERIFY
         || op == KBENCH_REPLAY;
@@ -229,6 +244,7 @@ static void run_op(enum kbench_op op, const struct kbench_model *model, const st
                 c.state = s == 1 ? SC_DTYPE_BF16 : SC_DTYPE_F32;
             struct result r = measure(&c, o, blas);
             report(&c, o, &r);
+            judge(&c, &r, bars);
         }
 }
 
@@ -254,6 +270,7 @@ int kernels_main(int argc, char **argv)
             "rate", "reached");
     }
     bool any = false;
+    struct bench_bars bars = {0};
     for (int op = 0; op < KBENCH_OPS; op++)
         for (int m = 0; m < MODELS; m++) {
             if (o.op && !strstr(kbench_op_name((enum kbench_op)op), o.op))
@@ -263,9 +280,13 @@ int kernels_main(int argc, char **argv)
             if (!kbench_has(&models[m], (enum kbench_op)op))
                 continue;
             any = true;
-            run_op((enum kbench_op)op, &models[m], &o, core != NULL);
+            run_op((enum kbench_op)op, &models[m], &o, core != NULL, &bars);
         }
     if (!any)
         bench_fail(BENCH_USAGE, "no operation or no model has that name");
-    return BENCH_OK;
+    if (o.bars && !o.json)
+        putchar('\n');
+    int code = o.bars ? bench_bars_end(&bars, o.json ? stderr : stdout) : BENCH_OK;
+    free(bars.judged);
+    return code;
 }

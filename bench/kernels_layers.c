@@ -8,9 +8,11 @@
  *   scan      the chunk scan of Mamba-2 beside the token-by-token form
  *   move      conversions, in GB/s of both ends */
 #include <argp.h>
+#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "bars.h"
 #include "base/clock.h"
 #include "base/prng.h"
 #include "bench_common.h"
@@ -20,8 +22,23 @@ enum { ROUNDS_MAX = 51, BATCHES = 7 };
 
 struct options {
     uint32_t rounds;
-    bool quick;
+    bool quick, json, bars;
 };
+
+/* A figure as JSON, as every benchmark gives them; `params` is the inside of an object. */
+static void json_line(const struct options *o, const char *metric, const char *unit, double value,
+    const char *format, ...) __attribute__((format(printf, 5, 6)));
+static void json_line(const struct options *o, const char *metric, const char *unit, double value,
+    const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    fputs("{\"v\":1,\"bench\":\"layers\",\"params\":{", stdout);
+    vprintf(format, args);
+    printf("},\"metric\":\"%s\",\"unit\":\"%s\",\"n\":%u,\"p50\":%.5g}\n", metric, unit, o->rounds,
+        value);
+    va_end(args);
+}
 
 static const uint32_t batches[BATCHES] = {1, 2, 4, 8, 16, 32, 64};
 
@@ -147,6 +164,16 @@ static void measure_stage(const struct options *o, sc_dtype state)
                 if (way > 0)
                     ratio[way - 1][at] = time[way][at] / time[0][at];
             }
+        if (o->json) {
+            static const char *const ways[] = {"fold", "before", "chain"};
+            for (int way = 0; way < 3; way++)
+                json_line(o, "time", "us", median(time[way], o->rounds),
+                    "\"part\":\"kda-stage\","
+                    "\"state\":\"%s\",\"batch\":%u,\"way\":\"%s\"",
+                    state == SC_DTYPE_BF16 ? "bf16" : "fp32", batch, ways[way]);
+            free(scratch);
+            continue;
+        }
         printf("kda-stage  %s %5u  fold %9.1f us  before %9.1f us (%.3fx)  chain %9.1f us "
                "(%.3fx)\n", state == SC_DTYPE_BF16 ? "bf16" : "fp32", batch,
             median(time[0], o->rounds), median(time[1], o->rounds), median(ratio[0], o->rounds),
@@ -188,6 +215,10 @@ static void measure_project(const struct options *o)
         if (o->quick && batches[b] > 2)
             continue;
         double us = timed(call_project, &p, o, "sc_k_project");
+        if (o->json) {
+            json_line(o, "time", "us", us, "\"part\":\"project\",\"tokens\":%u", batches[b]);
+            continue;
+        }
         printf("project    bf16 %5u  %9.1f us  %6.2f GB/s of weights  %7.2f GFLOP/s\n", batches[b],
             us, 2e-3 * IN * OUT / us, 2e-3 * IN * OUT * batches[b] / us);
     }
@@ -229,8 +260,13 @@ static void measure_scan(const struct options *o)
     double scan = timed(call_scan, &p, o, "sc_k_ssm_chunk");
     double walk = timed(call_walk, &p, o, "sc_k_ssm");
     double flops = (double)tokens * (SSM_HEADS * (4.0 * N * P + 2.0 * 64 * P) + GROUPS * 128.0 * N);
-    printf("ssm scan   fp32 %5u  %9.1f us  %7.2f GFLOP/s; token by token %9.1f us (%.2fx)\n",
-        tokens, scan, flops / scan / 1e3, walk, walk / scan);
+    if (o->json) {
+        json_line(o, "time", "us", scan, "\"part\":\"ssm scan\",\"tokens\":%u", tokens);
+        json_line(o, "time", "us", walk, "\"part\":\"ssm token by token\",\"tokens\":%u", tokens);
+    } else {
+        printf("ssm scan   fp32 %5u  %9.1f us  %7.2f GFLOP/s; token by token %9.1f us (%.2fx)\n",
+            tokens, scan, flops / scan / 1e3, walk, walk / scan);
+    }
     free(x), free(bc), free(dt), free(y), free(a), free(state), free(scratch);
 }
 
@@ -260,6 +296,13 @@ static void measure_move(const struct options *o)
             sc_k_move_params p = {.parts = &one, .part_count = 1,
                 .row_count = o->quick ? 1 : COUNT};
             double us = timed(call_move, &p, o, "sc_k_move");
+            if (o->json) {
+                json_line(o, "time", "us", us,
+                    "\"part\":\"move\",\"from\":\"%s\","
+                    "\"to\":\"%s\"",
+                    names[a], names[b]);
+                continue;
+            }
             printf("move       %s -> %s  %9.1f us  %6.2f GB/s\n", names[a], names[b], us,
                 1e-3 * (double)(part * p.row_count * (elem[a] + elem[b])) / us);
         }
@@ -268,20 +311,32 @@ static void measure_move(const struct options *o)
 
 /* ---- the command ---- */
 
-enum { KEY_ROUNDS = 256, KEY_QUICK };
+enum { KEY_ROUNDS = 256, KEY_QUICK, KEY_JSON, KEY_BARS };
 
 static const struct argp_option option_list[] = {
     {"rounds", KEY_ROUNDS, "N", 0, "of which medians are taken (9)", 0},
     {"quick", KEY_QUICK, NULL, 0, "small shapes", 0},
+    {"json", KEY_JSON, NULL, 0, "print JSON lines instead of text", 0},
+    {"bars", KEY_BARS, NULL, 0, "say that there are none here, as other benchmarks print theirs",
+        0},
     {0},
 };
 
 static error_t parse(int key, char *text, struct argp_state *state)
 {
     struct options *o = state->input;
-    if (key == KEY_QUICK) {
+    switch (key) {
+    case KEY_QUICK:
         o->quick = true;
         return 0;
+    case KEY_JSON:
+        o->json = true;
+        return 0;
+    case KEY_BARS:
+        o->bars = true;
+        return 0;
+    default:
+        break;
     }
     if (key == ARGP_KEY_ARG)
         argp_error(state, "'%s' is not an option", text);
@@ -308,5 +363,6 @@ int layers_main(int argc, char **argv)
     measure_project(&o);
     measure_scan(&o);
     measure_move(&o);
-    return BENCH_OK;
+    struct bench_bars none = {0};
+    return o.bars ? bench_bars_end(&none, o.json ? stderr : stdout) : BENCH_OK;
 }

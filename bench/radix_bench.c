@@ -12,7 +12,7 @@
 
 enum key {
     KEY_LOAD = 256, KEY_REQUESTS, KEY_SEED, KEY_JSON, KEY_THREADS, KEY_SECONDS, KEY_MUTATIONS,
-    KEY_EXPORT
+    KEY_EXPORT, KEY_BARS
 };
 
 static const struct argp_option option_list[] = {
@@ -27,12 +27,13 @@ static const struct argp_option option_list[] = {
     {"export", KEY_EXPORT, NULL, 0, "measure nothing: write the requests of w1 or w2 to standard "
         "output, each as two 32-bit counts (prompt, with answer) and its tokens", 0},
     {"json", KEY_JSON, NULL, 0, "print JSON lines instead of text", 0},
+    {"bars", KEY_BARS, NULL, 0, BENCH_BARS_HELP, 0},
     {0}};
 
 enum { LIST_MAX = 32 };
 
 struct radix_options {
-    bool chats, cuts, threads, json, export;
+    bool chats, cuts, threads, json, bars, export;
     uint32_t requests;
     uint64_t seed;
     unsigned list[LIST_MAX], mutations;
@@ -104,6 +105,7 @@ static error_t parse(int key, char *arg, struct argp_state *state)
         break;
     }
     case KEY_JSON: o->json = true; break;
+    case KEY_BARS: o->bars = true; break;
     case KEY_EXPORT: o->export = true; break;
     case ARGP_KEY_END:
         if (o->export && o->chats + o->cuts + o->threads != 1)
@@ -161,9 +163,5 @@ int radix_main(int argc, char **argv)
             .seconds = o.seconds, .mutations = o.mutations, .seed = o.seed};
         radix_threads_run(&threads, &rows);
     }
-    if (!o.json)
-        radix_rows_end(&rows);
-    size_t missed = radix_rows_missed(&rows);
-    free(rows.rows);
-    return missed == 0 ? BENCH_OK : BENCH_CHECK_FAILED;
+    return radix_rows_close(&rows, o.bars);
 }

@@ -2,7 +2,6 @@
 #include "radix_rows.h"
 
 #include <jansson.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -35,17 +34,6 @@ void radix_samples_free(struct radix_samples *samples)
     *samples = (struct radix_samples){NULL, 0, 0};
 }
 
-static bool bar_met(struct radix_bar bar, double value)
-{
-    switch (bar.kind) {
-    case RADIX_BAR_MOST: return value <= bar.limit;
-    case RADIX_BAR_LEAST: return value >= bar.limit;
-    case RADIX_BAR_NEAR: return fabs(value - bar.limit) <= 0.03 * bar.limit;
-    case RADIX_BAR_NONE: break;
-    }
-    return true;
-}
-
 static void row_text(const struct radix_row *row, bool head)
 {
     static const char *const signs[] = {"", "<=", ">=", "~"};
@@ -57,7 +45,7 @@ static void row_text(const struct radix_row *row, bool head)
         printf("%12.4g", row->p99);
     else
         printf("%12s", "");
-    if (row->bar.kind != RADIX_BAR_NONE)
+    if (row->bar.kind != BENCH_BAR_NONE)
         printf("  %s %g %s", signs[row->bar.kind], row->bar.limit, row->met ? "met" : "MISSED");
     putchar('\n');
 }
@@ -69,7 +57,7 @@ static void row_json(const struct radix_rows *rows, const struct radix_row *row)
         rows->bench ? rows->bench : "radix", "params", "workload", row->workload, "seed",
         (json_int_t)rows->seed, "metric", row->name, "unit", row->unit, "n", (json_int_t)row->n,
         "p50", row->p50, "p99", row->p99);
-    if (object && row->bar.kind != RADIX_BAR_NONE) {
+    if (object && row->bar.kind != BENCH_BAR_NONE) {
         json_object_set_new(object, "bar", json_real(row->bar.limit));
         json_object_set_new(object, "bar_is", json_string(kinds[row->bar.kind]));
         json_object_set_new(object, "met", json_boolean(row->met));
@@ -84,7 +72,7 @@ static void row_json(const struct radix_rows *rows, const struct radix_row *row)
 
 static void row_add(struct radix_rows *rows, struct radix_row row)
 {
-    row.met = bar_met(row.bar, row.p50);
+    row.met = bench_bar_met(row.bar, row.p50);
     rows->rows = bench_grow(rows->rows, &rows->cap, rows->count + 1, sizeof row);
     rows->rows[rows->count++] = row;
     if (rows->json)
@@ -95,7 +83,7 @@ static void row_add(struct radix_rows *rows, struct radix_row row)
 }
 
 void radix_row_samples(struct radix_rows *rows, const char *workload, const char *name,
-    const char *unit, struct radix_samples *samples, struct radix_bar bar)
+    const char *unit, struct radix_samples *samples, struct bench_bar bar)
 {
     if (samples->count == 0)
         return;
@@ -108,28 +96,41 @@ void radix_row_samples(struct radix_rows *rows, const char *workload, const char
 }
 
 void radix_row_value(struct radix_rows *rows, const char *workload, const char *name,
-    const char *unit, double value, struct radix_bar bar)
+    const char *unit, double value, struct bench_bar bar)
 {
     struct radix_samples one = {&value, 1, 1};
     radix_row_samples(rows, workload, name, unit, &one, bar);
 }
 
-size_t radix_rows_missed(const struct radix_rows *rows)
+static void rows_end(const struct radix_rows *rows)
 {
-    size_t missed = 0;
-    for (size_t i = 0; i < rows->count; i++)
+    size_t bars = 0, missed = 0;
+    for (size_t i = 0; i < rows->count; i++) {
+        bars += rows->rows[i].bar.kind != BENCH_BAR_NONE;
         missed += !rows->rows[i].met;
-    return missed;
-}
-
-void radix_rows_end(const struct radix_rows *rows)
-{
-    size_t bars = 0, missed = radix_rows_missed(rows);
-    for (size_t i = 0; i < rows->count; i++)
-        bars += rows->rows[i].bar.kind != RADIX_BAR_NONE;
+    }
     printf("\n%zu of %zu bars met\n", bars - missed, bars);
     for (size_t i = 0; i < rows->count; i++) {
         if (!rows->rows[i].met)
             row_text(&rows->rows[i], false);
     }
+}
+
+int radix_rows_close(struct radix_rows *rows, bool bars)
+{
+    struct bench_bars judged = {0};
+    for (size_t i = 0; bars && i < rows->count; i++) {
+        const struct radix_row *row = &rows->rows[i];
+        char name[sizeof row->workload + sizeof row->name];
+        snprintf(name, sizeof name, "%s%s%s", row->workload, *row->workload ? " " : "", row->name);
+        bench_bars_judge(&judged, name, row->p50, row->unit, row->bar);
+    }
+    if (!rows->json && !bars)
+        rows_end(rows);
+    else if (!rows->json)
+        putchar('\n');
+    int code = bars ? bench_bars_end(&judged, rows->json ? stderr : stdout) : BENCH_OK;
+    free(rows->rows);
+    *rows = (struct radix_rows){0};
+    return code;
 }

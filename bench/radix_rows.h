@@ -7,16 +7,13 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum radix_bar_kind { RADIX_BAR_NONE, RADIX_BAR_MOST, RADIX_BAR_LEAST, RADIX_BAR_NEAR };
-
-/* The value (the median of many) may be `limit` at most, at least, or lie within 3 % of it. */
-struct radix_bar { enum radix_bar_kind kind; double limit; };
+#include "bars.h"
 
 struct radix_row {
     char workload[16], name[72], unit[16];
     uint64_t n;
     double p50, p99;
-    struct radix_bar bar;
+    struct bench_bar bar; /* of p50 */
     bool met;
 };
 
@@ -37,13 +34,12 @@ void radix_samples_free(struct radix_samples *samples);
 
 /* A row of one value. It is printed at once. */
 void radix_row_value(struct radix_rows *rows, const char *workload, const char *name,
-    const char *unit, double value, struct radix_bar bar);
+    const char *unit, double value, struct bench_bar bar);
 /* A row of samples; none if there are none. Samples are sorted. */
 void radix_row_samples(struct radix_rows *rows, const char *workload, const char *name,
-    const char *unit, struct radix_samples *samples, struct radix_bar bar);
-/* How many bars were missed. */
-size_t radix_rows_missed(const struct radix_rows *rows);
-/* Missed bars once more, as text. */
-void radix_rows_end(const struct radix_rows *rows);
+    const char *unit, struct radix_samples *samples, struct bench_bar bar);
+/* Of a text, missed bars once more; if `bars`, all of them. Frees the rows. Returns the exit
+ * status: bars count only where they were asked for. */
+int radix_rows_close(struct radix_rows *rows, bool bars);
 
 #endif

@@ -57,19 +57,19 @@ static int bucket_of(uint32_t tokens)
     return -1;
 }
 
-static struct radix_bar most(double limit)
+static struct bench_bar most(double limit)
 {
-    return (struct radix_bar){limit > 0 ? RADIX_BAR_MOST : RADIX_BAR_NONE, limit};
+    return (struct bench_bar){limit > 0 ? BENCH_BAR_MOST : BENCH_BAR_NONE, limit};
 }
 
 static void value(const struct serial *s, const char *name, const char *unit, double number,
-    struct radix_bar bar)
+    struct bench_bar bar)
 {
     radix_row_value(s->rows, s->load->name, name, unit, number, bar);
 }
 
 static void samples(const struct serial *s, const char *name, const char *unit,
-    struct radix_samples *what, struct radix_bar bar)
+    struct radix_samples *what, struct bench_bar bar)
 {
     radix_row_samples(s->rows, s->load->name, name, unit, what, bar);
     radix_samples_free(what);
@@ -79,7 +79,7 @@ static void samples(const struct serial *s, const char *name, const char *unit,
 
 static void shape(struct serial *s)
 {
-    static const struct radix_bar none = {RADIX_BAR_NONE, 0};
+    static const struct bench_bar none = {BENCH_BAR_NONE, 0};
     struct radix_load *load = s->load;
     uint64_t prompts = 0, hit = 0;
     radix_tree_open(&s->tree, true);
@@ -103,7 +103,7 @@ static void shape(struct serial *s)
     static const char *const units[4] = {"M", "M", "%", ""};
     for (int i = 0; i < 4; i++)
         value(s, names[i], units[i], found[i],
-            whole ? (struct radix_bar){RADIX_BAR_NEAR, near[i]} : none);
+            whole ? (struct bench_bar){BENCH_BAR_NEAR, near[i]} : none);
 }
 
 /* ---- cold, and inserts ---- */

@@ -181,7 +181,7 @@ static double measure(struct shared *s, unsigned count, double seconds, uint64_t
 static void rows_of(struct radix_rows *rows, const struct keyset *set, unsigned count,
     struct radix_samples *rates, struct radix_samples *ratios, struct radix_samples *took)
 {
-    static const struct radix_bar none = {RADIX_BAR_NONE, 0};
+    static const struct bench_bar none = {BENCH_BAR_NONE, 0};
     char name[96];
     for (int way = 0; way < WAYS; way++) {
         snprintf(name, sizeof name, "%s, %u threads, %s", set->name, count, way_names[way]);
@@ -189,11 +189,11 @@ static void rows_of(struct radix_rows *rows, const struct keyset *set, unsigned 
         radix_samples_free(&rates[way]);
     }
     for (int way = ONE; way < WAYS; way++) {
-        struct radix_bar bar = {RADIX_BAR_LEAST, 0.8};
+        struct bench_bar bar = {BENCH_BAR_LEAST, 0.8};
         snprintf(name, sizeof name, "%s, %u threads, %s / private", set->name, count,
             way_names[way]);
         radix_row_samples(rows, "", name, "ratio", &ratios[way],
-            way == ONE && count == 16 ? bar : none);
+            way == ONE && count <= 16 ? bar : none);
         radix_samples_free(&ratios[way]);
     }
     snprintf(name, sizeof name, "mutation beside them, lock included, one tree");

@@ -299,9 +299,11 @@ int replay_main(int argc, char **argv)
         replay_report_json(run, stdout);
     else
         replay_report_text(run, stdout);
+    int code = replay_passed(run) ? BENCH_OK : BENCH_CHECK_FAILED;
+    if (run->o.bars && replay_report_bars(run, run->o.json ? stderr : stdout) != BENCH_OK)
+        code = BENCH_CHECK_FAILED;
     if (fflush(stdout) || ferror(stdout))
         bench_fail(BENCH_CHECK_FAILED, "cannot write the report");
-    int code = replay_passed(run) ? BENCH_OK : BENCH_CHECK_FAILED;
     free(run->cached.order);
     free(run->cold.order);
     free(run->guess.order);

@@ -32,7 +32,7 @@ struct replay_options {
     double draft_accept, preempt, fork;
     bool draft_tree, late_stop;
     /* what to do */
-    bool no_compute, no_cold, json, sabotage;
+    bool no_compute, no_cold, json, bars, sabotage;
     const char *policy, *backend;
     uint32_t host_slots, host_write, disk_write;
     const char *disk;
@@ -54,6 +54,8 @@ struct replay_run {
 void replay_options_parse(struct replay_options *options, int argc, char **argv);
 void replay_report_text(const struct replay_run *run, FILE *out);
 void replay_report_json(const struct replay_run *run, FILE *out);
+/* What --bars prints: that no bit differs and no account is wrong. Returns the exit status. */
+int replay_report_bars(const struct replay_run *run, FILE *out);
 /* Did everything that was checked hold? */
 bool replay_passed(const struct replay_run *run);
 

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "bars.h"
 #include "replay.h"
 
 enum key {
@@ -18,7 +19,7 @@ enum key {
     KEY_BUDGET, KEY_THREADS, KEY_TEMPERATURE, KEY_SPEED, KEY_NO_COMPUTE, KEY_NO_COLD,
     KEY_CHECK, KEY_SABOTAGE, KEY_VERIFY_EVERY, KEY_JSON, KEY_TAILS, KEY_TENANTS, KEY_IN_FLIGHT,
     KEY_DRAFT, KEY_DRAFT_TREE, KEY_DRAFT_ACCEPT, KEY_LATE_STOP, KEY_PREEMPT, KEY_FORK, KEY_FORKS,
-    KEY_HOST_SLOTS, KEY_DISK, KEY_DISK_BYTES, KEY_HOST_WRITE, KEY_DISK_WRITE
+    KEY_HOST_SLOTS, KEY_DISK, KEY_DISK_BYTES, KEY_HOST_WRITE, KEY_DISK_WRITE, KEY_BARS
 };
 
 static const struct argp_option option_list[] = {
@@ -115,7 +116,8 @@ static const struct argp_option option_list[] = {
         "--check 1 and --no-cold; the check must then fail", 0},
     {"verify-every", KEY_VERIFY_EVERY, "N", 0, "walk all of the cache every N steps (at the end "
         "only)", 0},
-    {"json", KEY_JSON, NULL, 0, "print one JSON object instead of text", 0},
+    {"json", KEY_JSON, NULL, 0, "print one JSON object, on one line, instead of text", 0},
+    {"bars", KEY_BARS, NULL, 0, BENCH_BARS_HELP ". Here: what was served must be right", 0},
     {0}};
 
 /* Whole numbers: where they go and what is allowed. */
@@ -311,6 +313,8 @@ static error_t parse(int key, char *text, struct argp_state *state)
         return (int)!(o->no_cold = true);
     case KEY_JSON:
         return (int)!(o->json = true);
+    case KEY_BARS:
+        return (int)!(o->bars = true);
     case KEY_TAILS:
         return (int)!(o->tails = true);
     case KEY_DRAFT_TREE:

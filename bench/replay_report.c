@@ -3,6 +3,7 @@
 #include <inttypes.h>
 #include <jansson.h>
 
+#include "bars.h"
 #include "replay.h"
 
 static double share(uint64_t part, uint64_t whole)
@@ -417,4 +418,26 @@ void replay_report_json(const struct replay_run *run, FILE *out)
         bench_fail(BENCH_NO_MEMORY, "cannot write JSON");
     fputc('\n', out);
     json_decref(object);
+}
+
+int replay_report_bars(const struct replay_run *run, FILE *out)
+{
+    const struct bench_bar nothing = {BENCH_BAR_MOST, 0};
+    const struct pass_result *r = &run->cached;
+    struct bench_bars bars = {0};
+    bench_bars_judge(&bars, "wrong accounts of KV ids", (double)r->id_faults, "", nothing);
+    bench_bars_judge(&bars, "look-ups unlike acquires", (double)r->lookup_differs, "", nothing);
+    bench_bars_judge(&bars, "hits of another tenant", (double)r->tenant_leaks, "", nothing);
+    if (run->has_check) {
+        const struct check_result *c = &run->check;
+        const struct bench_bar close = {BENCH_BAR_MOST, c->tolerance};
+        bench_bars_judge(&bars, "differing bits", (double)check_bits(c), "", nothing);
+        bench_bars_judge(&bars, "tokens with differing KV", (double)c->kv_rows, "", nothing);
+        bench_bars_judge(&bars, "sampled tokens that differ", (double)c->text_tokens, "", nothing);
+        bench_bars_judge(
+            &bars, "histories that cannot be run again", (double)c->bad_histories, "", nothing);
+        bench_bars_judge(&bars, "error of outputs against float64", c->worst_output, "", close);
+        bench_bars_judge(&bars, "error of states against float64", c->worst_state, "", close);
+    }
+    return bench_bars_end(&bars, out);
 }

@@ -14,7 +14,7 @@
 
 enum key {
     KEY_DIR = 256, KEY_STATE, KEY_STATES, KEY_PAIRS, KEY_THREADS, KEY_RECORDS, KEY_SECONDS,
-    KEY_SEED, KEY_REALTIME, KEY_JSON, KEY_FIRST_HIT
+    KEY_SEED, KEY_REALTIME, KEY_JSON, KEY_BARS, KEY_FIRST_HIT
 };
 
 static const struct argp_option option_list[] = {
@@ -30,13 +30,14 @@ static const struct argp_option option_list[] = {
     {"realtime", KEY_REALTIME, NULL, 0, "run before all other work of a busy machine (SCHED_FIFO), "
         "which otherwise is what is measured", 0},
     {"json", KEY_JSON, NULL, 0, "print JSON lines instead of text", 0},
+    {"bars", KEY_BARS, NULL, 0, BENCH_BARS_HELP, 0},
     {"first-hit", KEY_FIRST_HIT, "DIR", OPTION_HIDDEN, "", 0},
     {0}};
 
 struct arguments {
     struct spill_options spill;
     const char *dir, *first_hit;
-    bool json, realtime;
+    bool json, bars, realtime;
 };
 
 static unsigned long long number(struct argp_state *state, const char *name, const char *text,
@@ -71,6 +72,7 @@ static error_t parse(int key, char *arg, struct argp_state *state)
     case KEY_SEED: o->seed = number(state, "seed", arg, 0, UINT32_MAX); break;
     case KEY_REALTIME: a->realtime = true; break;
     case KEY_JSON: a->json = true; break;
+    case KEY_BARS: a->bars = true; break;
     case KEY_FIRST_HIT: a->first_hit = arg; break;
     case ARGP_KEY_ARG: argp_error(state, "'%s' is no option", arg); break;
     default: return ARGP_ERR_UNKNOWN;
@@ -121,9 +123,5 @@ int spill_main(int argc, char **argv)
     if (a.spill.records > 0)
         spill_reopen_run(&a.spill, &rows);
     spill_remove_folder(folder);
-    if (!a.json)
-        radix_rows_end(&rows);
-    size_t missed = radix_rows_missed(&rows);
-    free(rows.rows);
-    return missed == 0 ? BENCH_OK : BENCH_CHECK_FAILED;
+    return radix_rows_close(&rows, a.bars);
 }

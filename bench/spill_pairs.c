@@ -104,7 +104,7 @@ static void one_pair(struct pairs *pairs, bool write, uint32_t turn, struct dire
 
 static void report(struct radix_rows *rows, bool write, struct direction *found)
 {
-    const struct radix_bar none = {RADIX_BAR_NONE, 0}, least = {RADIX_BAR_LEAST, 0.8};
+    const struct bench_bar none = {BENCH_BAR_NONE, 0}, least = {BENCH_BAR_LEAST, 0.8};
     radix_row_samples(rows, "disk", write ? "spill" : "restore", "MiB/s", &found->store, none);
     radix_row_samples(rows, "disk", write ? "raw sequential write, fdatasync at the end" :
         "raw sequential read", "MiB/s", &found->raw, none);
@@ -136,7 +136,7 @@ static void run_pairs(struct pairs *pairs, struct radix_rows *rows)
 
 static void run_check(const struct pairs *pairs, struct radix_rows *rows)
 {
-    const struct radix_bar none = {RADIX_BAR_NONE, 0};
+    const struct bench_bar none = {BENCH_BAR_NONE, 0};
     const struct spill_options *o = pairs->options;
     struct radix_samples cost = {NULL, 0, 0}, rate = {NULL, 0, 0};
     struct tier_check check;
@@ -201,7 +201,7 @@ static void restore_random(struct pairs *pairs, struct radix_samples *latency, d
 
 static void run_mix(struct pairs *pairs, struct radix_rows *rows)
 {
-    const struct radix_bar none = {RADIX_BAR_NONE, 0};
+    const struct bench_bar none = {BENCH_BAR_NONE, 0};
     for (uint32_t beside = 0; beside < 2; beside++) {
         struct radix_samples latency = {NULL, 0, 0};
         struct mix mix = {.pairs = pairs};
@@ -228,7 +228,7 @@ static void run_mix(struct pairs *pairs, struct radix_rows *rows)
 
 static void say_how(const struct pairs *pairs, struct radix_rows *rows)
 {
-    const struct radix_bar none = {RADIX_BAR_NONE, 0};
+    const struct bench_bar none = {BENCH_BAR_NONE, 0};
     struct sc_store_stats stats;
     bench_must(sc_store_stats_get(pairs->store, &stats), "figures of the store");
     radix_row_value(rows, "how", "the store uses O_DIRECT", "", stats.direct, none);

@@ -207,7 +207,7 @@ static struct first_hit run_child(const char *folder, uint64_t records)
 
 void spill_reopen_run(const struct spill_options *options, struct radix_rows *rows)
 {
-    const struct radix_bar none = {RADIX_BAR_NONE, 0}, most = {RADIX_BAR_MOST, 5};
+    const struct bench_bar none = {BENCH_BAR_NONE, 0}, most = {BENCH_BAR_MOST, 5};
     struct radix_samples opened = {NULL, 0, 0}, hit = {NULL, 0, 0}, memory = {NULL, 0, 0};
     struct radix_samples cached = {NULL, 0, 0};
     char folder[5000], data[5100];

@@ -7,6 +7,9 @@
 #include <string>
 #include <vector>
 
+extern "C" {
+#include "bars.h"
+}
 #include "statecache/statecache.h"
 
 namespace {
@@ -16,8 +19,7 @@ struct figure {
     std::string section, name;
     double us, value;
     const char *unit;
-    double bar; /* 0: none */
-    bool holds;
+    struct bench_bar bar;
 };
 
 struct bench {
@@ -25,12 +27,40 @@ struct bench {
     cudaStream_t stream;
     double limit; /* bytes a us */
     double pinned_h2d, pinned_d2h;
-    const char *only;
+    const char *only, *device;
     bool bars, json;
-    int missed;
     std::string section;
     std::vector<figure> figures;
 };
+
+void json_string(const std::string &text)
+{
+    putchar('"');
+    for (char c : text) {
+        if (c == '"' || c == '\\')
+            putchar('\\');
+        putchar(c);
+    }
+    putchar('"');
+}
+
+/* One object, on a line. */
+void print_json(const bench &b, const figure &f)
+{
+    printf("{\"v\":1,\"bench\":\"gpu\",\"params\":{\"section\":");
+    json_string(f.section);
+    printf("},\"gpu\":");
+    json_string(b.device);
+    printf(",\"metric\":");
+    json_string(f.name);
+    printf(",\"us\":%.3f,\"p50\":%.5g,\"unit\":", f.us, f.value);
+    json_string(f.unit);
+    if (f.bar.kind != BENCH_BAR_NONE)
+        printf(",\"bar\":%.5g,\"bar_is\":\"%s\",\"met\":%s", f.bar.limit,
+            f.bar.kind == BENCH_BAR_MOST ? "at most" : "at least",
+            bench_bar_met(f.bar, f.value) ? "true" : "false");
+    printf("}\n");
+}
 
 void heading(bench &b, const char *text)
 {
@@ -38,17 +68,17 @@ void heading(bench &b, const char *text)
     if (!b.json) printf("%s\n", text);
 }
 
-/* A figure and, with a bar (not 0), whether it holds: `at_most` it, or at least it. */
+/* A figure; its bar, if not 0, is to be reached, or not to be passed (`at_most`). */
 void report(bench &b, const char *name, double us, double value, const char *unit, double bar,
     bool at_most)
 {
-    bool holds = bar <= 0.0 || (at_most ? value <= bar : value >= bar);
-    b.figures.push_back({b.section, name, us, value, unit, bar, holds});
-    if (b.bars) b.missed += !holds;
-    if (b.json) return;
-    printf("  %-46s %11.2f us %9.3f %s", name, us, value, unit);
-    if (b.bars && bar > 0.0) printf("  bar %.5g %s", bar, holds ? "holds" : "MISSED");
-    printf("\n");
+    bench_bar_kind kind = bar <= 0.0 ? BENCH_BAR_NONE : at_most ? BENCH_BAR_MOST : BENCH_BAR_LEAST;
+    b.figures.push_back({b.section, name, us, value, unit, {kind, bar}});
+    if (b.json)
+        print_json(b, b.figures.back());
+    else
+        printf("  %-46s %11.2f us %9.3f %s\n", name, us, value, unit);
+    fflush(stdout);
 }
 
 void line(bench &b, const char *what, double us, double bytes, double bar_percent)
@@ -61,34 +91,18 @@ void line_ratio(bench &b, const char *what, double us, double bytes, double bar_
     report(b, what, us, us / (bytes / b.limit), "x limit", bar_ratio, true);
 }
 
-void json_string(const std::string &text)
+/* What --bars prints; the exit status. */
+int judge(const bench &b)
 {
-    putchar('"');
-    for (char c : text) {
-        if (c == '"' || c == '\\') putchar('\\');
-        putchar(c);
+    bench_bars bars = {};
+    for (const figure &f : b.figures) {
+        char name[160];
+        snprintf(name, sizeof name, "%s: %s", f.section.c_str(), f.name.c_str());
+        bench_bars_judge(&bars, name, f.value, f.unit, f.bar);
     }
-    putchar('"');
-}
-
-void print_json(const bench &b, const char *device)
-{
-    printf("{\"device\": ");
-    json_string(device);
-    printf(",\n \"missed\": %d,\n \"figures\": [", b.missed);
-    for (size_t i = 0; i < b.figures.size(); i++) {
-        const figure &f = b.figures[i];
-        printf("%s\n  {\"section\": ", i > 0 ? "," : "");
-        json_string(f.section);
-        printf(", \"name\": ");
-        json_string(f.name);
-        printf(", \"us\": %.3f, \"value\": %.5g, \"unit\": ", f.us, f.value);
-        json_string(f.unit);
-        if (b.bars && f.bar > 0.0)
-            printf(", \"bar\": %.5g, \"holds\": %s", f.bar, f.holds ? "true" : "false");
-        printf("}");
-    }
-    printf("\n ]}\n");
+    if (!b.json)
+        printf("\n");
+    return bench_bars_end(&bars, b.json ? stderr : stdout);
 }
 
 } // namespace

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`statecache-bench radix` as a user runs it: every part gives figures; a missed bar is status 1,
-bad usage is 2."""
+"""`statecache-bench radix` as a user runs it: every part gives figures; bad usage is 2."""
 import json
 import struct
 import subprocess
@@ -14,17 +13,14 @@ def run(*arguments):
 
 def main():
     done = run("--requests", "160", "--threads", "1,2", "--seconds", "0.02", "--json")
-    assert done.returncode in (0, 1) and not done.stderr, done
+    assert done.returncode == 0 and not done.stderr, done
     results = [json.loads(line) for line in done.stdout.splitlines()]
-    missed = 0
     for r in results:
         assert r["bench"] == "radix" and r["n"] > 0 and r["p99"] >= r["p50"], r
         if "bar" in r:
             holds = {"at most": r["p50"] <= r["bar"], "at least": r["p50"] >= r["bar"],
                      "within 3 %": abs(r["p50"] - r["bar"]) <= 0.03 * r["bar"]}[r["bar_is"]]
             assert holds == r["met"], r
-            missed += not holds
-    assert done.returncode == (missed > 0), (missed, done.returncode)
     names = {(r["params"]["workload"], r["metric"]) for r in results}
     for workload in ("W1", "W2"):
         for metric in ("prompt tokens hit", "match / memcmp 9k, hot", "lock a path, clock included",

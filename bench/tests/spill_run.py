@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`statecache-bench spill` as a user runs it: every part gives figures and leaves nothing behind; a
-missed bar is status 1, bad usage is 2."""
+"""`statecache-bench spill` as a user runs it: every part gives figures and leaves nothing behind;
+bad usage is 2."""
 import json
 import os
 import subprocess
@@ -17,17 +17,14 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         done = run("--dir", folder, "--state-kib", "256", "--states", "3", "--pairs", "2",
                    "--records", "500", "--seconds", "1", "--json")
-        assert done.returncode in (0, 1) and not done.stderr, done
+        assert done.returncode == 0 and not done.stderr, done
         assert os.listdir(folder) == [], os.listdir(folder)
     results = [json.loads(line) for line in done.stdout.splitlines()]
-    missed = 0
     for r in results:
         assert r["bench"] == "spill" and r["n"] > 0 and r["p99"] >= r["p50"] >= 0, r
         if "bar" in r:
             holds = r["p50"] >= r["bar"] if r["bar_is"] == "at least" else r["p50"] <= r["bar"]
             assert holds == r["met"], r
-            missed += not holds
-    assert done.returncode == (missed > 0), (missed, done.returncode)
     found = {(r["params"]["workload"], r["metric"]): r["p50"] for r in results}
     for row in (("disk", "spill / raw"), ("disk", "restore / raw"), ("check", "XXH3-128"),
                 ("alone", "random restores"), ("beside", "random restores"),

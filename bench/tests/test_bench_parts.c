@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Generator, ideal, arithmetic, page ids, sample of witnesses. */
+/* Generator, ideal, arithmetic, page ids, bars, sample of witnesses. */
 #include "test_bench.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "bars.h"
 #include "base/prng.h"
 #include "bench_common.h"
 #include "dense.h"
@@ -289,6 +291,63 @@ START_TEST(state__flip_changes_one_bit_of_the_state)
 }
 END_TEST
 
+/* ----------------------------------------------------------------------------------------- bars */
+
+/* What is printed for the figures a (must <= 3), b (must >= 80 %), c (near 100) and one without a
+ * bar; the caller frees it. */
+static char *judged(double a, double b, double c, int *code_out)
+{
+    const struct bench_bar most = {BENCH_BAR_MOST, 3}, least = {BENCH_BAR_LEAST, 80},
+                           near = {BENCH_BAR_NEAR, 100}, none = {BENCH_BAR_NONE, 0};
+    struct bench_bars bars = {0};
+    char *text = NULL;
+    size_t bytes;
+    FILE *out = open_memstream(&text, &bytes);
+    ck_assert_ptr_nonnull(out);
+    bench_bars_judge(&bars, "W2 a / b", a, "", most);
+    bench_bars_judge(&bars, "decode, batch 64", b, "%", least);
+    bench_bars_judge(&bars, "only a figure", 7, "us", none);
+    bench_bars_judge(&bars, "tokens", c, "M", near);
+    *code_out = bench_bars_end(&bars, out);
+    ck_assert_int_eq(fclose(out), 0);
+    ck_assert_ptr_null(bars.judged);
+    return text;
+}
+
+START_TEST(bars__lines_are_of_one_form_and_a_missed_one_is_status_1)
+{
+    int code;
+    char *text = judged(3, 80, 97, &code);
+    ck_assert_str_eq(text, "bar W2 a / b: 3 (must <= 3)\n"
+                           "bar decode, batch 64: 80 % (must >= 80 %)\n"
+                           "bar tokens: 97 M (must be within 3 % of 100 M)\n"
+                           "3 of 3 bars met\n");
+    ck_assert_int_eq(code, BENCH_OK);
+    free(text);
+    text = judged(3.01, 80, 103.5, &code);
+    ck_assert_ptr_nonnull(strstr(text, "bar W2 a / b: 3.01 (must <= 3)\n"));
+    ck_assert_ptr_nonnull(strstr(text, "1 of 3 bars met\nmissed: W2 a / b\nmissed: tokens\n"));
+    ck_assert_int_eq(code, BENCH_CHECK_FAILED);
+    free(text);
+    text = judged(2.99, 79.9, 100, &code);
+    ck_assert_ptr_nonnull(strstr(text, "2 of 3 bars met\nmissed: decode, batch 64\n"));
+    ck_assert_int_eq(code, BENCH_CHECK_FAILED);
+    free(text);
+}
+END_TEST
+
+START_TEST(bars__what_was_not_measured_is_missed)
+{
+    int code;
+    char *text = judged(NAN, 90, NAN, &code);
+    ck_assert_ptr_nonnull(strstr(text, "bar W2 a / b: not measured (must <= 3)\n"));
+    ck_assert_ptr_nonnull(strstr(text, "bar tokens: not measured (must be within 3 % of 100 M)\n"));
+    ck_assert_ptr_nonnull(strstr(text, "1 of 3 bars met\n"));
+    ck_assert_int_eq(code, BENCH_CHECK_FAILED);
+    free(text);
+}
+END_TEST
+
 void add_part_cases(Suite *suite)
 {
     TCase *tcase = tcase_create("parts");
@@ -299,6 +358,8 @@ void add_part_cases(Suite *suite)
     tcase_add_loop_test(tcase, ideal__equals_a_comparison_with_every_earlier_sequence, 1, 5);
     tcase_add_test(tcase, dense__rows_do_not_depend_on_the_batch);
     tcase_add_test(tcase, page_ids__faults_are_counted);
+    tcase_add_test(tcase, bars__lines_are_of_one_form_and_a_missed_one_is_status_1);
+    tcase_add_test(tcase, bars__what_was_not_measured_is_missed);
     tcase_add_test(tcase, witness__sample_has_a_fifth_of_each_way);
     tcase_add_loop_test(tcase, state__flip_changes_one_bit_of_the_state, 0, 2);
     suite_add_tcase(suite, tcase);

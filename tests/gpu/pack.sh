@@ -21,7 +21,7 @@ ldd "$out"/bin/* | awk '$2 == "=>" { print $3 }' | sort -u |
 cp "$root/bench/gpu/rivals.py" "$out/"
 cat >"$out/run.sh" <<'RUN'
 #!/bin/sh
-# run.sh [OPTION...]: tests, replays, the table with its bars (options of statecache-bench gpu).
+# run.sh [OPTION...]: tests, replays, the table and its bars (options of statecache-bench gpu).
 # run.sh test, run.sh replay: only these.
 # run.sh ptx: the tests from the PTX of compute_90, compiled by the driver.
 # run.sh sanitize: every kernel once under compute-sanitizer's four tools; minutes, most of them

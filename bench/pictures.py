@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Draws bars of what a benchmark printed with --json: one JSON object a line on standard input.
 
-./dev bench NAME --bars pipes statecache-bench through this. Numbers that are compared share one
+./dev bench NAME --pictures pipes statecache-bench through this. Numbers that are compared share one
 scale, which starts at zero; smaller or larger is better as the heading says.
 """
 import json
@@ -121,7 +121,7 @@ def main():
             drawn += 1
             print("\n".join(lines))
     if not drawn:
-        sys.exit("bars: no result to draw on standard input")
+        sys.exit("pictures: no result to draw on standard input")
 
 
 if __name__ == "__main__":
