@@ -540,6 +540,8 @@ struct offer {
 };
 void sc_engine_publish(sc_cache *cache, struct lease *lease, const struct offer *offer,
     struct published *published_out);
+/* Snapshots beyond path_snapshots_max on the path to this node go. */
+void sc_engine_cap_path(sc_cache *cache, sc_node node);
 /* Whether a state at `len` could be saved: always where a page ends. */
 static inline bool sc_engine_end_savable(const sc_cache *cache, uint32_t len, int32_t tail_kv)
 {

@@ -354,10 +354,11 @@ static void tell(sc_cache *cache, struct lease *lease, const struct offer *offer
     }
 }
 
-static void cap_path(sc_cache *cache, sc_node node)
+void sc_engine_cap_path(sc_cache *cache, sc_node node)
 {
     struct evict_sink sink;
     uint32_t excess = 0;
+    if (cache->options.path_snapshots_max == 0) return;
     sc_engine_sink_init(cache, SC_EVICT_PATH_CAP, &sink);
     sc_status status = sc_radix_evict_excess(cache->radix, node, &sink.sink, &excess);
     SC_ASSERT(status == SC_OK);
@@ -404,7 +405,7 @@ void sc_engine_publish(sc_cache *cache, struct lease *lease, const struct offer 
         lease->own_tail_snapshot = published_out->snapshot;
         lease->own_tail_len = offer->len;
     }
-    if (cache->options.path_snapshots_max > 0 && registered > 0) cap_path(cache, inserted.node);
+    if (registered > 0) sc_engine_cap_path(cache, inserted.node);
 }
 
 static void drop_unused(sc_cache *cache, const struct lease *lease, sc_node node,

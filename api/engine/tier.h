@@ -189,6 +189,8 @@ struct tier_record *sc_tier_above(const struct tier *tier, const struct tier_rec
 /* A snapshot of the lease was published on `node`. */
 void sc_engine_tier_saved(sc_cache *cache, const struct lease *lease, uint32_t position,
     sc_node node, uint32_t snapshot);
+/* It was resumed: on the device, or by a restore. */
+void sc_tier_used(sc_cache *cache, struct tier_record *record);
 /* It was resumed; or it goes. */
 void sc_engine_tier_used(sc_cache *cache, uint32_t snapshot);
 void sc_engine_tier_gone(sc_cache *cache, uint32_t snapshot);

@@ -87,13 +87,13 @@ static sc_status keep_path(struct load *load, const struct sc_tier_loaded *edge,
 {
     struct entry *entry = &load->entries[edge->disk_id];
     struct sc_heap *heap = &load->cache->heap;
-    entry->len = edge->token_count;
+    entry->len = edge->token_count; /* both, also where only one of the two comes to be */
+    entry->mark_count = marks;
     entry->tokens = sc_heap_dup(heap, load->tokens, edge->token_count * sizeof *load->tokens);
     if (marks > 0) entry->marks = sc_heap_dup(heap, load->marks, marks * sizeof *load->marks);
     if (!entry->tokens || (marks > 0 && !entry->marks)) {
         return SC_FAIL(SC_ERR_NO_MEMORY, "no memory to load a store");
     }
-    entry->mark_count = marks;
     return SC_OK;
 }
 

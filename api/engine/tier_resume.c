@@ -64,6 +64,16 @@ static void settle_pages(sc_cache *cache, const struct transfer *transfer, uint3
     }
 }
 
+/* Without KV the tree knows nothing of histories: the snapshot's own says how it was computed. */
+static bool computed_alike(const sc_cache *cache, const struct transfer *transfer,
+    uint32_t snapshot)
+{
+    struct sc_snapshot_info info;
+    if (sc_registry_get(cache->registry, snapshot, &info) != SC_OK) return false;
+    return sc_tier_same_history(info.history, info.history_count, transfer->job.history,
+        transfer->job.history_count, transfer->len);
+}
+
 /* The snapshot of what was restored, on `node_out`; else 0: another history is in use, or memory is
  * short. Its slot and its pages have found their places. */
 static uint32_t publish(sc_cache *cache, struct transfer *transfer, sc_node *node_out)
@@ -101,9 +111,11 @@ static uint32_t publish(sc_cache *cache, struct transfer *transfer, sc_node *nod
     }
     sc_engine_slot_free(cache->options.pool, transfer->slot);
     if (status != SC_ERR_BUSY) return 0;
-    /* Somebody has computed it meanwhile, in the same way. */
+    /* Somebody has computed it meanwhile. */
     if (sc_radix_node_get(cache->radix, inserted.node, &node) != SC_OK) return 0;
-    return node.end == transfer->len ? node.snapshot : 0;
+    return node.end == transfer->len && computed_alike(cache, transfer, node.snapshot)
+        ? node.snapshot
+        : 0;
 }
 
 static void count_hit(sc_cache *cache, struct lease *lease, uint32_t before,
@@ -169,6 +181,7 @@ static void resume(sc_cache *cache, struct lease *lease, const struct transfer *
     sc_engine_take_hit(cache, lease, &match, &hit);
     (void)sc_registry_count_hit(cache->registry, snapshot);
     sc_radix_touch(cache->radix, &match);
+    sc_tier_used(cache, sc_tier_record(cache->tier, transfer->record));
     count_hit(cache, lease, before, kind, slowest(transfer));
 }
 
@@ -201,6 +214,7 @@ static bool resume_working(sc_cache *cache, struct transfer *transfer)
     lease->resume_hints = sc_tier_record(cache->tier, transfer->record)->hints;
     lease->len = lease->resume_len = transfer->len;
     lease->tail_kv = -1;
+    sc_tier_used(cache, sc_tier_record(cache->tier, transfer->record));
     count_hit(cache, lease, before, kind, slowest(transfer));
     return true;
 }
@@ -249,6 +263,7 @@ static void failed(sc_cache *cache, struct transfer *transfer)
 void sc_tier_restore_end(sc_cache *cache, struct transfer *transfer, sc_status status)
 {
     struct tier_record *record = sc_tier_record(cache->tier, transfer->record);
+    sc_node restored = SC_NODE_NONE;
     if (record->restoring == (uint32_t)transfer->ticket) record->restoring = 0;
     if (status != SC_OK) {
         failed(cache, transfer);
@@ -259,6 +274,7 @@ void sc_tier_restore_end(sc_cache *cache, struct transfer *transfer, sc_status s
     } else {
         sc_node node = SC_NODE_NONE;
         uint32_t snapshot = publish(cache, transfer, &node);
+        if (snapshot) restored = node;
         while (transfer->waiters) {
             if (snapshot) {
                 resume(cache, transfer->waiters, transfer, snapshot, node);
@@ -269,6 +285,7 @@ void sc_tier_restore_end(sc_cache *cache, struct transfer *transfer, sc_status s
     }
     sc_status unlocked = sc_radix_unlock(cache->radix, transfer->receipt);
     SC_ASSERT(unlocked == SC_OK); /* (24) */
+    if (restored != SC_NODE_NONE) sc_engine_cap_path(cache, restored);
     leave_sources(cache, transfer, status);
     sc_tier_transfer_free(cache, transfer);
 }

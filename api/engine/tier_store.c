@@ -318,11 +318,9 @@ void sc_engine_tier_saved(sc_cache *cache, const struct lease *lease, uint32_t p
     }
 }
 
-void sc_engine_tier_used(sc_cache *cache, uint32_t snapshot)
+void sc_tier_used(sc_cache *cache, struct tier_record *record)
 {
     struct tier *tier = cache->tier;
-    struct tier_record *record = sc_tier_record_of_snapshot(tier, snapshot);
-    if (!record) return;
     record->used = ++tier->tick;
     record->failed = 0;
     record->uses++;
@@ -335,6 +333,12 @@ void sc_engine_tier_used(sc_cache *cache, uint32_t snapshot)
     if (disk->write == SC_TIER_WRITE_SELECTIVE && record->uses >= disk->write_uses) {
         (void)spill(cache, record);
     }
+}
+
+void sc_engine_tier_used(sc_cache *cache, uint32_t snapshot)
+{
+    struct tier_record *record = sc_tier_record_of_snapshot(cache->tier, snapshot);
+    if (record) sc_tier_used(cache, record);
 }
 
 void sc_engine_tier_gone(sc_cache *cache, uint32_t snapshot)

@@ -1,33 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tiers below a cache: what goes down comes back, bit for bit, with its KV; waiters, budgets,
  * deadlines, restarts. */
-#include "test_engine_tiers.h"
-
-enum { N = 64 };
-
-static struct rig_options small(uint32_t page)
-{
-    struct rig_options options = RIG_OPTIONS_INIT;
-    options.page = page;
-    options.slots = 8;
-    options.kv_ids = 2048;
-    return options;
-}
-
-/* Prompt `i` of N tokens and one more. */
-static const int32_t *prompt(uint32_t i)
-{
-    static int32_t tokens[N + 1];
-    rig_fill(tokens, N + 1, 1000 * (int32_t)(i + 1));
-    return tokens;
-}
+#include "test_engine_tiers_case.h"
 
 START_TEST(tiers__a_state_comes_back_from_each_tier_with_its_kv)
 {
-    struct rig_options options = small(_i & 1 ? 16 : 1);
-    struct tiered t = {.rig = NULL};
     bool disk = _i & 2;
-    tiered_init(&t, &options, disk ? 0 : 32, disk ? 32 : 0, SC_TIER_WRITE_THROUGH);
+    case_open(_i & 1 ? 16 : 1, disk ? 0 : 32, disk ? 32 : 0, SC_TIER_WRITE_THROUGH);
     ck_assert_uint_eq(tiered_serve(&t, prompt(0), N), 0);
     uint32_t tier = disk ? SC_TIER_DISK : SC_TIER_HOST;
     ck_assert_uint_gt(rig_stats(t.rig).tier_stored[tier], 0);
@@ -53,11 +32,9 @@ END_TEST
 /* A conversation in turns: each record holds the KV behind the one before. */
 START_TEST(tiers__kv_comes_from_all_records_on_the_path)
 {
-    struct rig_options options = small(_i & 1 ? 16 : 1);
-    struct tiered t = {.rig = NULL};
     int32_t tokens[6 * N + 1];
     rig_fill(tokens, 6 * N + 1, 1);
-    tiered_init(&t, &options, _i & 2 ? 0 : 64, _i & 2 ? 64 : 0, SC_TIER_WRITE_THROUGH);
+    case_open(_i & 1 ? 16 : 1, _i & 2 ? 0 : 64, _i & 2 ? 64 : 0, SC_TIER_WRITE_THROUGH);
     for (uint32_t turn = 1; turn <= 6; turn++) (void)tiered_serve(&t, tokens, turn * N);
     tiered_clear_device(&t);
     ck_assert_uint_eq(tiered_serve(&t, tokens, 6 * N + 1), 6 * N);
@@ -79,10 +56,8 @@ END_TEST
 
 START_TEST(tiers__waiters_share_one_restore)
 {
-    struct rig_options options = small(16);
-    struct tiered t = {.rig = NULL};
     struct req req[3];
-    tiered_init(&t, &options, 32, 0, SC_TIER_WRITE_THROUGH);
+    case_open(16, 32, 0, SC_TIER_WRITE_THROUGH);
     (void)tiered_serve(&t, prompt(0), N);
     tiered_clear_device(&t);
     atomic_store(&t.late, true);
@@ -116,10 +91,9 @@ END_TEST
 /* Every other slot works: what comes back goes to the lease's own. */
 START_TEST(tiers__without_a_free_slot_the_working_slot_is_filled)
 {
-    struct rig_options options = small(16);
-    struct tiered t = {.rig = NULL};
     struct req busy[7], req;
     int32_t other[8];
+    case_of(16);
     options.cache.without_kv = _i & 1;
     tiered_init(&t, &options, 32, 0, SC_TIER_WRITE_THROUGH);
     if (_i & 1) { /* the rig computes no states without KV: bytes are enough */
@@ -175,22 +149,21 @@ END_TEST
 
 /* ---- what goes wrong ---- */
 
-static void expect_shorter(struct tiered *t, sc_reason reason)
+static void expect_shorter(sc_reason reason)
 {
     struct req req;
-    uint64_t before = rig_stats(t->rig).reason_count[reason];
-    ck_assert_uint_eq(tiered_open(t, &req, prompt(0), N + 1), 0);
-    ck_assert_int_eq(rig_info(t->rig, req.lease).reason, reason);
-    ck_assert_uint_eq(rig_stats(t->rig).reason_count[reason], before + 1);
-    req_run(t->rig, &req, 64);
-    req_close(t->rig, &req, 0, SC_RELEASE_DISCARD);
-    (void)tiered_settle(t);
+    uint64_t before = rig_stats(t.rig).reason_count[reason];
+    ck_assert_uint_eq(tiered_open(&t, &req, prompt(0), N + 1), 0);
+    ck_assert_int_eq(rig_info(t.rig, req.lease).reason, reason);
+    ck_assert_uint_eq(rig_stats(t.rig).reason_count[reason], before + 1);
+    req_run(t.rig, &req, 64);
+    req_close(t.rig, &req, 0, SC_RELEASE_DISCARD);
+    (void)tiered_settle(&t);
 }
 
 START_TEST(tiers__a_failed_restore_is_a_shorter_hit_with_a_reason)
 {
-    struct rig_options options = small(16);
-    struct tiered t = {.rig = NULL};
+    case_of(16);
     options.cache.save_flags = SC_SAVE_END;
     tiered_init(&t, &options, _i & 1 ? 0 : 32, _i & 1 ? 32 : 0, SC_TIER_WRITE_THROUGH);
     (void)tiered_serve(&t, prompt(0), N);
@@ -198,7 +171,7 @@ START_TEST(tiers__a_failed_restore_is_a_shorter_hit_with_a_reason)
     if (_i < 2) atomic_store(&t.refuse, 1);
     if (_i / 2 == 1) atomic_store(&t.spoil, 1);
     if (_i / 2 == 2) t.no_pages = true;
-    expect_shorter(&t, _i / 2 == 2 ? SC_REASON_TIER_ROOM : SC_REASON_TIER_FAILED);
+    expect_shorter(_i / 2 == 2 ? SC_REASON_TIER_ROOM : SC_REASON_TIER_FAILED);
     t.no_pages = false;
     /* An I/O error condemns the copy; a device that would not, does not. */
     uint32_t again = _i / 2 == 1 ? 0 : N;
@@ -214,8 +187,7 @@ END_TEST
 /* A store that fails: the state stays where it was, and may be tried again. */
 START_TEST(tiers__a_failed_store_is_no_copy)
 {
-    struct rig_options options = small(16);
-    struct tiered t = {.rig = NULL};
+    case_of(16);
     options.cache.save_flags = SC_SAVE_END;
     tiered_init(&t, &options, _i & 1 ? 0 : 32, _i & 1 ? 32 : 0, SC_TIER_WRITE_THROUGH);
     if (_i / 2 == 0) atomic_store(&t.refuse, 1);
@@ -235,14 +207,14 @@ START_TEST(tiers__a_failed_store_is_no_copy)
 END_TEST
 
 /* Every payload on disk has a flipped bit. */
-static void damage(const struct tiered *t)
+static void damage(void)
 {
-    DIR *folder = opendir(t->folder);
+    DIR *folder = opendir(t.folder);
     ck_assert_ptr_nonnull(folder);
     for (struct dirent *entry; (entry = readdir(folder));) {
         char name[600];
         if (!strstr(entry->d_name, "extent")) continue;
-        (void)snprintf(name, sizeof name, "%s/%s", t->folder, entry->d_name);
+        (void)snprintf(name, sizeof name, "%s/%s", t.folder, entry->d_name);
         int fd = open(name, O_RDWR);
         ck_assert_int_ge(fd, 0);
         for (off_t at = 100; at < 256 * 4096; at += 4096) {
@@ -258,12 +230,10 @@ static void damage(const struct tiered *t)
 
 START_TEST(tiers__a_damaged_record_is_a_miss_and_forgotten)
 {
-    struct rig_options options = small(16);
-    struct tiered t = {.rig = NULL};
-    tiered_init(&t, &options, 0, 64, SC_TIER_WRITE_THROUGH);
+    case_open(16, 0, 64, SC_TIER_WRITE_THROUGH);
     (void)tiered_serve(&t, prompt(0), N);
     tiered_stop(&t);
-    damage(&t);
+    damage();
     tiered_start(&t, &options);
     ck_assert_uint_eq(rig_stats(t.rig).tier_loaded, 1); /* payload is checked when it is read */
     struct req req;
@@ -283,11 +253,10 @@ END_TEST
  * when it is stored again: its KV begins where it was to begin. */
 START_TEST(tiers__what_hangs_on_a_record_makes_room_for_it)
 {
-    struct rig_options options = small(16);
-    struct tiered t = {.rig = NULL};
     int32_t tokens[3 * N + 1];
     struct req req;
     rig_fill(tokens, 3 * N + 1, 1);
+    case_of(16);
     options.cache.save_flags = SC_SAVE_END;
     options.cache.policy = "lru";
     tiered_init(&t, &options, 6, 0, SC_TIER_WRITE_THROUGH);
@@ -316,9 +285,7 @@ END_TEST
 /* A record of another model, of other kernels or of pages of another size. */
 START_TEST(tiers__records_of_others_are_not_offered)
 {
-    struct rig_options options = small(16);
-    struct tiered t = {.rig = NULL};
-    tiered_init(&t, &options, 0, 64, SC_TIER_WRITE_THROUGH);
+    case_open(16, 0, 64, SC_TIER_WRITE_THROUGH);
     (void)tiered_serve(&t, prompt(0), N);
     tiered_stop(&t);
     t.options.numerics = 2;
@@ -340,11 +307,9 @@ END_TEST
 /* The agreed list says that it failed, on another rank: it is taken back here, too. */
 START_TEST(tiers__what_failed_elsewhere_has_failed)
 {
-    struct rig_options options = small(16);
-    struct tiered t = {.rig = NULL};
     sc_done done[4];
     uint32_t count = 0;
-    tiered_init(&t, &options, _i ? 0 : 32, _i ? 32 : 0, SC_TIER_WRITE_THROUGH);
+    case_open(16, _i ? 0 : 32, _i ? 32 : 0, SC_TIER_WRITE_THROUGH);
     (void)rig_serve(t.rig, prompt(0), N, 64, SC_RELEASE_KEEP);
     while (count == 0) count = tiered_poll(&t, done, 4);
     ck_assert_int_eq(done[0].status, SC_OK);
@@ -362,10 +327,8 @@ END_TEST
 
 START_TEST(tiers__a_deadline_ends_waiting)
 {
-    struct rig_options options = small(16);
-    struct tiered t = {.rig = NULL};
     struct req req;
-    tiered_init(&t, &options, 32, 0, SC_TIER_WRITE_THROUGH);
+    case_open(16, 32, 0, SC_TIER_WRITE_THROUGH);
     (void)tiered_serve(&t, prompt(0), N);
     tiered_clear_device(&t);
     atomic_store(&t.late, true);
@@ -406,10 +369,8 @@ END_TEST
 /* A mover that never ends what it began: nothing that it may still write is given to anybody. */
 START_TEST(tiers__a_lost_ticket_costs_its_slot_and_pages_alone)
 {
-    struct rig_options options = small(16);
-    struct tiered t = {.rig = NULL};
     struct req req;
-    tiered_init(&t, &options, 32, 0, SC_TIER_WRITE_THROUGH);
+    case_open(16, 32, 0, SC_TIER_WRITE_THROUGH);
     (void)tiered_serve(&t, prompt(0), N);
     tiered_clear_device(&t);
     atomic_store(&t.late, true);
@@ -435,8 +396,7 @@ END_TEST
 
 START_TEST(tiers__evicted_states_go_to_host_and_from_there_to_disk)
 {
-    struct rig_options options = small(16);
-    struct tiered t = {.rig = NULL};
+    case_of(16);
     options.cache.policy = _i & 1 ? "gittins" : NULL;
     tiered_init(&t, &options, 16, 400, SC_TIER_WRITE_BACK);
     for (uint32_t i = 0; i < 60; i++) (void)tiered_serve(&t, prompt(i), N);
@@ -455,11 +415,9 @@ END_TEST
 
 START_TEST(tiers__the_nth_use_writes_through)
 {
-    struct rig_options options = small(16);
-    struct tiered t = {.rig = NULL};
+    case_of(16);
     options.slots = 64;
-    tiered_init(&t, &options, 32, 0, SC_TIER_WRITE_SELECTIVE);
-    tiered_stop(&t);
+    tiered_prepare(&t, &options, 32, 0, SC_TIER_WRITE_SELECTIVE);
     t.options.host.write_uses = 3;
     tiered_start(&t, &options);
     for (uint32_t use = 0; use < 4; use++) {
@@ -477,11 +435,8 @@ END_TEST
 
 START_TEST(tiers__a_disk_takes_so_much_a_day)
 {
-    struct rig_options options = small(16);
-    struct tiered t = {.rig = NULL};
     const uint64_t day = (uint64_t)86400 * 1000000000;
-    tiered_init(&t, &options, 0, 64, SC_TIER_WRITE_THROUGH);
-    tiered_stop(&t);
+    case_prepare(16, 0, 64, SC_TIER_WRITE_THROUGH);
     t.options.disk.day_bytes = tiered_bytes(&t, 2, N / 16);
     tiered_start(&t, &options);
     t.rig->now_ns = 100 * day;
@@ -503,12 +458,10 @@ END_TEST
 
 START_TEST(tiers__restore_or_recompute_is_a_matter_of_cost)
 {
-    struct rig_options options = small(16);
-    struct tiered t = {.rig = NULL};
+    case_of(16);
     options.cache.flops_per_token = 1e6;
     options.cache.save_flags = SC_SAVE_END;
-    tiered_init(&t, &options, 32, 0, SC_TIER_WRITE_THROUGH);
-    tiered_stop(&t);
+    tiered_prepare(&t, &options, 32, 0, SC_TIER_WRITE_THROUGH);
     t.options.flops_per_s = 1000000000; /* a token in a millisecond */
     t.options.host.restore_bytes_per_s = 1000000000;
     t.options.host.restore_latency_ns = _i ? 1000000000 : 1000; /* longer than 64 tokens, or not */
@@ -519,7 +472,7 @@ START_TEST(tiers__restore_or_recompute_is_a_matter_of_cost)
     ck_assert_uint_eq(answer.state_len[SC_TIER_HOST], N);
     ck_assert_uint_gt(answer.restore_ns[SC_TIER_HOST], t.options.host.restore_latency_ns);
     if (_i) {
-        expect_shorter(&t, SC_REASON_RECOMPUTE);
+        expect_shorter(SC_REASON_RECOMPUTE);
     } else {
         ck_assert_uint_eq(tiered_serve(&t, prompt(0), N + 1), N);
     }
@@ -531,11 +484,8 @@ END_TEST
 
 START_TEST(tiers__without_a_mover_a_hit_needs_the_kv_on_the_device)
 {
-    struct rig_options options = small(16);
-    struct tiered t = {.rig = NULL};
     sc_room got;
-    tiered_init(&t, &options, 32, 0, SC_TIER_WRITE_THROUGH);
-    tiered_stop(&t);
+    case_prepare(16, 32, 0, SC_TIER_WRITE_THROUGH);
     t.mover.read = NULL;
     tiered_start(&t, &options);
     (void)tiered_serve(&t, prompt(0), N);
@@ -550,9 +500,8 @@ END_TEST
 
 START_TEST(tiers__tails_and_marks_come_back)
 {
-    struct rig_options options = small(16);
-    struct tiered t = {.rig = NULL};
     int32_t tokens[N];
+    case_of(16);
     options.cache.tails = true;
     tiered_init(&t, &options, _i ? 0 : 64, _i ? 64 : 0, SC_TIER_WRITE_THROUGH);
     rig_fill(tokens, N, 1);
@@ -581,17 +530,13 @@ END_TEST
 
 START_TEST(tiers__a_codec_is_part_of_the_answer)
 {
-    struct rig_options options = small(16);
-    struct tiered t = {.rig = NULL};
-    tiered_init(&t, &options, 32, 64, SC_TIER_WRITE_THROUGH);
-    tiered_stop(&t);
+    case_prepare(16, 32, 64, SC_TIER_WRITE_THROUGH);
     /* Raw in memory, compressed on disk: another form of the same bits. */
     t.options.disk.zstd_level = 3;
     tiered_start(&t, &options);
     (void)tiered_serve(&t, prompt(0), N);
     ck_assert_uint_gt(rig_stats(t.rig).tier_stored[SC_TIER_DISK], 0);
-    tiered_stop(&t);
-    tiered_start(&t, &options);
+    case_restart();
     ck_assert_uint_eq(rig_lookup(t.rig, prompt(0), N + 1).codec[SC_TIER_DISK], 1);
     ck_assert_uint_eq(tiered_serve(&t, prompt(0), N + 1), N);
     tiered_stop(&t);
@@ -609,11 +554,9 @@ END_TEST
 
 START_TEST(tiers__a_restart_finds_the_tree_on_disk)
 {
-    struct rig_options options = small(_i & 1 ? 16 : 1);
-    struct tiered t = {.rig = NULL};
     int32_t tokens[4 * N + 1];
     rig_fill(tokens, 4 * N + 1, 1);
-    tiered_init(&t, &options, _i & 2 ? 16 : 0, 200, SC_TIER_WRITE_THROUGH);
+    case_open(_i & 1 ? 16 : 1, _i & 2 ? 16 : 0, 200, SC_TIER_WRITE_THROUGH);
     for (uint32_t turn = 1; turn <= 4; turn++) (void)tiered_serve(&t, tokens, turn * N);
     for (uint32_t i = 1; i < 20; i++) (void)tiered_serve(&t, prompt(i), N);
     uint64_t on_disk = rig_stats(t.rig).tier_stored[SC_TIER_DISK];
@@ -642,10 +585,8 @@ END_TEST
 /* Adapters are kept apart, and a namespace that is closed leaves nothing. */
 START_TEST(tiers__namespaces_are_apart_below_too)
 {
-    struct rig_options options = small(16);
-    struct tiered t = {.rig = NULL};
     sc_namespace first, second;
-    tiered_init(&t, &options, 0, 64, SC_TIER_WRITE_THROUGH);
+    case_open(16, 0, 64, SC_TIER_WRITE_THROUGH);
     first = t.rig->ns;
     (void)tiered_serve(&t, prompt(0), N);
     rig_ok(sc_namespace_open(t.rig->cache, NULL, 7, 1, &second));
@@ -668,9 +609,8 @@ END_TEST
 /* The same tokens computed in another way: KV of the two is never mixed. */
 START_TEST(tiers__histories_do_not_mix)
 {
-    struct rig_options options = small(1);
-    struct tiered t = {.rig = NULL};
     struct req req, other;
+    case_of(1);
     options.cache.keep_cuts = true;
     tiered_init(&t, &options, 64, 0, SC_TIER_WRITE_THROUGH);
     (void)tiered_serve(&t, prompt(0), N);

@@ -1,38 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Bad arguments of tiers, of poll and apply; want of memory and a failing device. */
-#include "test_engine_tiers.h"
+#include "test_engine_tiers_case.h"
 
-enum { N = 64 };
-
-static struct rig_options small(void)
-{
-    struct rig_options options = RIG_OPTIONS_INIT;
-    options.page = 16;
-    options.slots = 8;
-    options.kv_ids = 1024;
-    return options;
-}
-
-static const int32_t *prompt(uint32_t i)
-{
-    static int32_t tokens[N + 1];
-    rig_fill(tokens, N + 1, 1000 * (int32_t)(i + 1));
-    return tokens;
-}
-
-static void expect_create(const sc_tiers_options *options, sc_status status)
+static void expect_create(const sc_tiers_options *given, sc_status status)
 {
     sc_tiers *tiers = NULL;
-    ck_assert_int_eq(sc_tiers_create(options, &tiers), status);
+    ck_assert_int_eq(sc_tiers_create(given, &tiers), status);
     ck_assert_ptr_null(tiers);
 }
 
 START_TEST(sc_tiers__refuses_bad_options)
 {
-    struct rig_options rig_options = small();
-    struct tiered t = {.rig = NULL};
     sc_tiers *tiers = NULL;
-    tiered_init(&t, &rig_options, 4, 4, SC_TIER_WRITE_BACK);
+    case_open(16, 4, 4, SC_TIER_WRITE_BACK);
     sc_tiers_options good = SC_TIERS_OPTIONS_INIT, bad;
     good.host.bytes = 1 << 20;
     ck_assert_int_eq(sc_tiers_create(NULL, &tiers), SC_ERR_INVALID);
@@ -72,12 +52,10 @@ END_TEST
 
 START_TEST(sc_cache_create__refuses_bad_tiers)
 {
-    struct rig_options options = small();
-    struct tiered t = {.rig = NULL};
     struct rig other;
     sc_cache_options cache_options;
     sc_cache *cache = NULL;
-    tiered_init(&t, &options, 4, 0, SC_TIER_WRITE_BACK);
+    case_open(16, 4, 0, SC_TIER_WRITE_BACK);
     rig_init_pools(&other, &options);
     rig_cache_options(&other, &options, &cache_options);
     cache_options.kv_mover = &t.mover; /* without tiers */
@@ -108,10 +86,8 @@ END_TEST
 
 START_TEST(sc_cache_apply__refuses_bad_lists)
 {
-    struct rig_options options = small();
-    struct tiered t = {.rig = NULL};
     sc_done done[4] = {{0, SC_OK}};
-    tiered_init(&t, &options, 8, 0, SC_TIER_WRITE_THROUGH);
+    case_open(16, 8, 0, SC_TIER_WRITE_THROUGH);
     sc_cache *cache = t.rig->cache;
     atomic_store(&t.late, true);
     (void)rig_serve(t.rig, prompt(0), N, 64, SC_RELEASE_KEEP);
@@ -149,10 +125,8 @@ END_TEST
 
 START_TEST(sc_kv_moved__refuses_unknown_tickets)
 {
-    struct rig_options options = small();
-    struct tiered t = {.rig = NULL};
     struct rig plain;
-    tiered_init(&t, &options, 8, 0, SC_TIER_WRITE_THROUGH);
+    case_open(16, 8, 0, SC_TIER_WRITE_THROUGH);
     rig_init(&plain, &options);
     ck_assert_int_eq(sc_kv_moved(NULL, 1, SC_OK), SC_ERR_INVALID);
     ck_assert_int_eq(sc_kv_moved(plain.cache, 1, SC_OK), SC_ERR_NOT_FOUND);
@@ -166,12 +140,10 @@ END_TEST
 
 START_TEST(sc_lease_filled__refuses_a_lease_that_a_tier_fills)
 {
-    struct rig_options options = small();
-    struct tiered t = {.rig = NULL};
     struct req req;
     sc_batch batch;
     sc_status each = SC_OK;
-    tiered_init(&t, &options, 8, 0, SC_TIER_WRITE_THROUGH);
+    case_open(16, 8, 0, SC_TIER_WRITE_THROUGH);
     (void)tiered_serve(&t, prompt(0), N);
     tiered_clear_device(&t);
     atomic_store(&t.late, true);
@@ -194,11 +166,10 @@ END_TEST
  * state that did not go down, or a shorter hit. */
 START_TEST(tiers__every_allocation_fails_once)
 {
-    struct rig_options options = small();
-    options.slots = 5;
     bool hit = true;
     for (uint64_t n = 1; hit; n++) {
-        struct tiered t = {.rig = NULL};
+        case_of(16);
+        options.slots = 5;
         tiered_init(&t, &options, 6, 12, SC_TIER_WRITE_BACK);
         t.rig->patient = true;
         fail_alloc_arm(&t.rig->fa, n);

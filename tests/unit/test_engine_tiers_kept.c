@@ -1,0 +1,153 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Tiers: what simulation and stress have found, and limits of the device that hold for what comes
+ * back, too. */
+#include "test_engine_tiers_case.h"
+
+/* Prefills a request up to each of `cuts` and closes it; without KV. */
+static void compute(struct req *req, const uint32_t *cuts, uint32_t count, uint64_t stamp)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        uint32_t from = i ? cuts[i - 1] : 0;
+        sc_row row = {req->lease, from, cuts[i], NULL, 0, 0, NULL};
+        sc_batch batch;
+        sc_status each;
+        rig_ok(sc_step_plan(t.rig->cache, ++t.rig->step, &row, 1, t.rig->now_ns, &batch, &each));
+        ck_assert_int_eq(each, SC_OK);
+        rig_state_write(t.rig, rig_word(&batch, batch.at_dest, 0), stamp);
+        sc_result result = {req->lease, cuts[i], NULL, 0};
+        rig_ok(sc_step_commit(t.rig->cache, t.rig->step, &result, 1, &each));
+    }
+    req_close(t.rig, req, 0, SC_RELEASE_KEEP);
+}
+
+/* Without KV the tree does not know how a state was computed. While one comes back, another lease
+ * computes the same tokens in pieces, which gives other bits: who waited must not get these with
+ * the history of those. */
+START_TEST(tiers__a_state_computed_meanwhile_has_its_own_history)
+{
+    static const uint32_t whole[] = {N}, pieces[] = {N / 2 + 3, N};
+    struct req req, waits, other;
+    case_of(16);
+    options.cache.without_kv = options.cache.keep_cuts = true;
+    tiered_init(&t, &options, 32, 0, SC_TIER_WRITE_THROUGH);
+    rig_ok(req_try(t.rig, &req, prompt(0), N));
+    compute(&req, whole, 1, 7);
+    tiered_clear_device(&t);
+    rig_ok(req_try(t.rig, &waits, prompt(0), N + 1));
+    ck_assert_int_eq(rig_info(t.rig, waits.lease).state, SC_LEASE_WAITING);
+    sc_request late = {.key = rig_key(t.rig, prompt(0), N), .deadline_ns = 1};
+    t.rig->now_ns = 2;
+    rig_ok(req_ask(t.rig, &other, &late));
+    if (_i) compute(&other, pieces, 2, 8);
+    if (!_i) compute(&other, whole, 1, 7);
+    (void)tiered_settle(&t);
+    sc_lease_info info = rig_info(t.rig, waits.lease);
+    sc_history history[4];
+    uint32_t count = 0;
+    rig_ok(sc_lease_history(t.rig->cache, waits.lease, history, 4, &count));
+    ck_assert_int_eq(info.state, SC_LEASE_READY);
+    ck_assert_int_eq(info.reason, _i ? SC_REASON_TIER_FAILED : SC_REASON_NONE);
+    ck_assert_uint_eq(info.resume_len, _i ? 0 : N);
+    ck_assert_uint_eq(count, _i ? 0 : 1);
+    if (!_i) ck_assert(rig_state_is(t.rig, info.source_slot, 7));
+    req_close(t.rig, &waits, 0, SC_RELEASE_DISCARD);
+    (void)tiered_settle(&t);
+    tiered_deinit(&t);
+}
+END_TEST
+
+/* Edges whose records cannot be used, with marks: memory runs out while their paths are kept. */
+START_TEST(tiers__every_allocation_fails_once_while_a_store_is_loaded)
+{
+    int32_t tokens[N];
+    sc_cache_options cache_options;
+    case_of(16);
+    tiered_init(&t, &options, 0, 64, SC_TIER_WRITE_THROUGH);
+    rig_fill(tokens, N, 1);
+    for (int32_t id = 1; id < 4; id++) {
+        tokens[0] = 1 | id << RIG_MARK_SHIFT;
+        tokens[20] = 21 | 7 << RIG_MARK_SHIFT;
+        (void)tiered_serve(&t, tokens, 43);
+        (void)tiered_serve(&t, tokens, N);
+    }
+    tiered_stop(&t);
+    t.options.numerics += (uint32_t)_i; /* of other kernels: no record can be used */
+    t.options.folder = t.folder;
+    rig_ok(sc_tiers_create_hooked(&t.options, &t.hooks, &t.tiers));
+    rig_cache_options(t.rig, &options, &cache_options);
+    cache_options.tiers = t.tiers;
+    cache_options.kv_mover = &t.mover;
+    sc_status status = SC_ERR_NO_MEMORY;
+    for (uint64_t n = 1; status == SC_ERR_NO_MEMORY; n++) {
+        fail_alloc_arm(&t.rig->fa, n);
+        status = sc_cache_create(&cache_options, &t.rig->cache);
+        ck_assert(fail_alloc_disarm(&t.rig->fa) == (status != SC_OK));
+    }
+    rig_ok(status);
+    ck_assert_int_eq(rig_stats(t.rig).tier_loaded == 0, _i);
+    tiered_deinit(&t);
+}
+END_TEST
+
+/* A hit that had to be restored is a use like any other. */
+START_TEST(tiers__uses_from_below_count)
+{
+    case_prepare(16, 32, 32, SC_TIER_WRITE_THROUGH);
+    t.options.disk.write = SC_TIER_WRITE_SELECTIVE;
+    t.options.disk.write_uses = 2;
+    tiered_start(&t, &options);
+    (void)tiered_serve(&t, prompt(0), N);
+    for (uint32_t use = 1; use <= 2; use++) {
+        ck_assert_uint_eq(rig_stats(t.rig).tier_stored[SC_TIER_DISK], 0);
+        tiered_clear_device(&t);
+        ck_assert_uint_eq(tiered_serve(&t, prompt(0), N + 1), N);
+    }
+    ck_assert_uint_ge(rig_stats(t.rig).tier_stored[SC_TIER_DISK], 1);
+    tiered_deinit(&t);
+}
+END_TEST
+
+/* The cap on a path's snapshots holds when one of them is restored. */
+START_TEST(tiers__what_comes_back_counts_for_the_cap_of_its_path)
+{
+    int32_t tokens[4 * N + 1];
+    rig_fill(tokens, 4 * N + 1, 1);
+    case_of(16);
+    options.cache.save_flags = SC_SAVE_END;
+    options.cache.path_snapshots_max = 2;
+    tiered_init(&t, &options, 64, 0, SC_TIER_WRITE_THROUGH);
+    for (uint32_t turn = 1; turn <= 4; turn++) {
+        (void)tiered_serve(&t, tokens, turn * N);
+        ck_assert_uint_le(rig_stats(t.rig).snapshots_alive, 2);
+    }
+    tiered_clear_device(&t);
+    for (uint32_t turn = 1; turn <= 4; turn++) { /* each comes back, beside those before it */
+        struct req req;
+        ck_assert_uint_eq(tiered_open(&t, &req, tokens, turn * N + 1), turn * N);
+        req_close(t.rig, &req, 0, SC_RELEASE_DISCARD);
+        ck_assert_uint_eq(rig_stats(t.rig).snapshots_alive, turn < 2 ? turn : 2);
+    }
+    ck_assert_uint_eq(rig_stats(t.rig).restored, 4);
+    ck_assert_uint_ge(rig_stats(t.rig).evicted[SC_EVICT_PATH_CAP], 4);
+    ck_assert_uint_eq(rig_stats(t.rig).tier_lost, 0);
+    tiered_deinit(&t);
+}
+END_TEST
+
+static Suite *kept_suite(void)
+{
+    Suite *suite = suite_create("engine_tiers_kept");
+    TCase *tc = tcase_create("kept");
+    tcase_set_timeout(tc, 240);
+    tcase_add_loop_test(tc, tiers__a_state_computed_meanwhile_has_its_own_history, 0, 2);
+    tcase_add_loop_test(tc, tiers__every_allocation_fails_once_while_a_store_is_loaded, 0, 2);
+    tcase_add_test(tc, tiers__uses_from_below_count);
+    tcase_add_test(tc, tiers__what_comes_back_counts_for_the_cap_of_its_path);
+    suite_add_tcase(suite, tc);
+    return suite;
+}
+
+int main(void)
+{
+    return rig_main(kept_suite());
+}
