@@ -87,6 +87,20 @@ static void job_run(struct tiers *tiers, struct sc_tier_job *job)
     sc_mutex_unlock(&tiers->lock);
 }
 
+/* Under the lock, which it leaves meanwhile. False: there is no job. */
+static bool queue_step(struct tiers *tiers, struct queue *queue)
+{
+    struct sc_tier_job *job = job_pop(queue);
+    if (!job) return false;
+    queue->busy = true;
+    sc_mutex_unlock(&tiers->lock);
+    job_run(tiers, job);
+    sc_mutex_lock(&tiers->lock);
+    queue->busy = false;
+    (void)pthread_cond_broadcast(&tiers->idle);
+    return true;
+}
+
 static void *queue_thread(void *argument)
 {
     struct thread *thread = argument;
@@ -95,18 +109,10 @@ static void *queue_thread(void *argument)
     sc_heap_free(&tiers->heap, thread, sizeof *thread);
     sc_mutex_lock(&tiers->lock);
     for (;;) {
-        struct sc_tier_job *job = job_pop(queue);
-        if (!job && tiers->quit) break;
-        if (!job) {
-            (void)pthread_cond_wait(&queue->more, &tiers->lock.os);
+        if (queue_step(tiers, queue))
             continue;
-        }
-        queue->busy = true;
-        sc_mutex_unlock(&tiers->lock);
-        job_run(tiers, job);
-        sc_mutex_lock(&tiers->lock);
-        queue->busy = false;
-        (void)pthread_cond_broadcast(&tiers->idle);
+        if (tiers->quit) break;
+        (void)pthread_cond_wait(&queue->more, &tiers->lock.os);
     }
     sc_mutex_unlock(&tiers->lock);
     return NULL;
@@ -140,6 +146,7 @@ static sc_status stores_open(struct tiers *tiers, const struct sc_tiers_hooks *h
             .allocator = options->allocator, .faults = hooks ? hooks->faults : NULL,
             .map_bytes = hooks ? hooks->map_bytes : 0,
             .chunk_bytes = hooks ? hooks->chunk_bytes : 0};
+        if (hooks && hooks->plain) disk.uring = disk.direct = SC_STORE_OFF;
         SC_TRY(sc_store_open(&disk, &tiers->disk));
     }
     if (options->host.bytes == 0 || options->rank_count == 0) return SC_OK;
@@ -154,6 +161,8 @@ static void tiers_free(struct tiers *tiers)
 {
     sc_mutex_lock(&tiers->lock);
     tiers->quit = true;
+    while (tiers->manual && queue_step(tiers, &tiers->queues[QUEUE_WRITES]))
+        continue; /* drops */
     for (uint32_t i = 0; i < QUEUE_COUNT; i++) {
         (void)pthread_cond_broadcast(&tiers->queues[i].more);
     }
@@ -183,6 +192,7 @@ sc_status sc_tiers_create_hooked(const sc_tiers_options *given, const struct sc_
     tiers->heap = heap;
     tiers->done_end = &tiers->done;
     if (hooks) tiers->host_slack = hooks->host_slack;
+    if (hooks) tiers->manual = hooks->manual;
     sc_status status = sc_mutex_init(&tiers->lock, SC_RANK_SNAPSHOT);
     if (status != SC_OK) {
         sc_heap_free(&heap, tiers, sizeof *tiers);
@@ -194,7 +204,7 @@ sc_status sc_tiers_create_hooked(const sc_tiers_options *given, const struct sc_
         (void)pthread_cond_init(&tiers->queues[i].more, NULL);
     }
     status = stores_open(tiers, hooks);
-    if (status == SC_OK) status = threads_start(tiers);
+    if (status == SC_OK && !tiers->manual) status = threads_start(tiers);
     if (status != SC_OK) {
         tiers_free(tiers);
         return status;
@@ -207,6 +217,26 @@ sc_status sc_tiers_create_hooked(const sc_tiers_options *given, const struct sc_
 sc_status sc_tiers_create(const sc_tiers_options *options, sc_tiers **tiers_out)
 {
     return sc_tiers_create_hooked(options, NULL, tiers_out);
+}
+
+bool sc_tiers_step(sc_tiers *base, bool restore)
+{
+    struct tiers *tiers = (struct tiers *)(void *)base;
+    SC_ASSERT(tiers->manual);
+    sc_mutex_lock(&tiers->lock);
+    bool some = queue_step(tiers, &tiers->queues[restore ? QUEUE_RESTORES : QUEUE_WRITES]);
+    sc_mutex_unlock(&tiers->lock);
+    return some;
+}
+
+sc_status sc_tiers_verify(sc_tiers *base, uint64_t *records_out, uint64_t *faults_out)
+{
+    const struct tiers *tiers = (const struct tiers *)(const void *)base;
+    struct sc_store_verify_result result = {0};
+    if (tiers->disk) SC_TRY(sc_store_verify(tiers->disk, true, NULL, NULL, &result));
+    *records_out = result.record_count;
+    *faults_out = result.fault_count;
+    return SC_OK;
 }
 
 sc_status sc_tiers_destroy(sc_tiers *base)
@@ -357,6 +387,9 @@ static sc_status tiers_unbind(sc_tiers *base)
 {
     struct tiers *tiers = (struct tiers *)(void *)base;
     sc_mutex_lock(&tiers->lock);
+    for (uint32_t i = 0; i < QUEUE_COUNT; i++) {
+        while (tiers->manual && queue_step(tiers, &tiers->queues[i])) continue;
+    }
     while (working(tiers)) (void)pthread_cond_wait(&tiers->idle, &tiers->lock.os);
     uint64_t moves = tiers->moves;
     if (moves == 0) {

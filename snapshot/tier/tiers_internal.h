@@ -55,7 +55,7 @@ struct tiers {
     struct queue queues[QUEUE_COUNT];
     struct sc_tier_job *parked, *done, **done_end;
     uint64_t moves, move_next;
-    bool quit, bound, has_mover;
+    bool quit, bound, has_mover, manual;
     struct sc_host_store *host;
     uint64_t host_slack;
     struct sc_store *disk;

@@ -60,6 +60,54 @@ static void sizes_draw(struct sc_prng *rng, struct h_config *cfg)
 const char *const h_policies[H_POLICIES] = {
     "lru", "gittins", "gdsf", "lru-sup", "marconi", "lru-path", "fixed"};
 
+/* From a generator of its own, so that a world is the same without them. */
+static void tiers_draw(struct sc_prng *rng, struct h_config *cfg)
+{
+    uint32_t kind = h_draw(rng, 3);
+    cfg->tier_host = kind == 1 ? 0 : PICK(rng, 3, 8, 24);
+    cfg->tier_disk = kind == 2 ? 0 : PICK(rng, 6, 30, 80);
+    cfg->tier_write = PICK(rng, SC_TIER_WRITE_BACK, SC_TIER_WRITE_THROUGH, SC_TIER_WRITE_THROUGH,
+        SC_TIER_WRITE_SELECTIVE);
+    cfg->tier_disk_write =
+        PICK(rng, SC_TIER_WRITE_BACK, SC_TIER_WRITE_THROUGH, SC_TIER_WRITE_SELECTIVE);
+    cfg->tier_uses = PICK(rng, 1, 2, 3);
+    cfg->tier_zstd = PICK(rng, 0, 0, 0, 1, 2, 3);
+    cfg->tier_day = PICK(rng, 0, 0, 0, 20);
+    cfg->tier_entries = PICK(rng, 0, 0, 5);
+    cfg->tier_cost = PICK(rng, 0, 0, 0, 1, 20000, 2000000);
+    cfg->tier_slack = h_draw(rng, 2);
+    cfg->tier_mover = !h_one_in(rng, 8);
+    cfg->tier_prompt = h_one_in(rng, 4);
+    /* What went down is asked for again. */
+    cfg->prompt_pool = PICK(rng, 2, 4, 8, H_PROMPTS_MAX);
+    if (!h_one_in(rng, 4)) cfg->save_flags = SC_SAVE_DEFAULT;
+    if (!h_one_in(rng, 4)) cfg->slots = h_min(cfg->slots, PICK(rng, 6, 8, 12));
+}
+
+static void more(struct sc_prng *rng, struct h_swarm *swarm, enum h_op_code op)
+{
+    uint32_t weight = swarm->weight[op] + op_weights[op] * PICK(rng, 4, 8, 16);
+    swarm->sum += weight - swarm->weight[op];
+    swarm->weight[op] = weight;
+}
+
+void h_config_tiers(uint64_t seed, struct h_config *cfg, struct h_swarm *swarm)
+{
+    struct sc_prng rng;
+    sc_prng_seed(&rng, h_mix(seed, 0x71e5));
+    tiers_draw(&rng, cfg);
+    for (uint32_t op = H_OP_WORK; op < H_OP_COUNT; op++) {
+        swarm->sum -= swarm->weight[op];
+        swarm->weight[op] = op_weights[op] * PICK(&rng, 2, 4, 4, 8);
+        if (op >= H_OP_TROUBLE) swarm->weight[op] = op_weights[op] * PICK(&rng, 0, 1, 2, 4);
+        swarm->sum += swarm->weight[op];
+    }
+    more(&rng, swarm, H_OP_POLL);
+    more(&rng, swarm, H_OP_EVICT);
+    more(&rng, swarm, H_OP_ACQUIRE);
+    more(&rng, swarm, H_OP_RELEASE);
+}
+
 /* The tree's own order, or the default, or one of the others. */
 static uint32_t policy_of(uint64_t seed)
 {
@@ -73,8 +121,11 @@ void h_config_draw(uint64_t seed, struct h_config *cfg, struct h_swarm *swarm)
     sc_prng_seed(&rng, h_mix(seed, 0xc0f1));
     sizes_draw(&rng, cfg);
     cfg->policy = policy_of(seed);
+    cfg->tier_host = cfg->tier_disk = 0;
+    cfg->prompt_pool = H_PROMPTS_MAX;
     swarm->sum = 0;
-    for (uint32_t op = 0; op < H_OP_COUNT; op++) {
+    for (uint32_t op = H_OP_WORK; op < H_OP_COUNT; op++) swarm->weight[op] = 0;
+    for (uint32_t op = 0; op < H_OP_WORK; op++) {
         swarm->weight[op] = op_weights[op] * PICK(&rng, 0, 1, 2, 4, 4, 4, 8, 8);
         bool needed = op == H_OP_ACQUIRE || op == H_OP_PLAN || op == H_OP_COMMIT ||
             op == H_OP_COMPUTE || op == H_OP_NS_OPEN;
@@ -82,6 +133,7 @@ void h_config_draw(uint64_t seed, struct h_config *cfg, struct h_swarm *swarm)
         swarm->sum += swarm->weight[op];
     }
     swarm->fault_in = PICK(&rng, 0, 12, 40, 40);
+    if (h_mix(seed, 0x7134) % H_TIERS_IN == 0) h_config_tiers(seed, cfg, swarm);
 }
 
 uint32_t *h_config_knob(struct h_config *cfg, const char *name)
@@ -91,6 +143,15 @@ uint32_t *h_config_knob(struct h_config *cfg, const char *name)
     H_KNOB_LIST(H_KNOB_FIND)
 #undef H_KNOB_FIND
     return NULL;
+}
+
+static bool tiers_good(const struct h_config *cfg)
+{
+    if (cfg->tier_host + cfg->tier_disk == 0) return true;
+    return cfg->tier_host <= 4096 && cfg->tier_disk <= 4096 &&
+           cfg->tier_write <= SC_TIER_WRITE_SELECTIVE &&
+           cfg->tier_disk_write <= SC_TIER_WRITE_SELECTIVE && cfg->tier_day <= 4096 &&
+           cfg->tier_zstd < 4;
 }
 
 bool h_config_good(const struct h_config *cfg)
@@ -104,7 +165,8 @@ bool h_config_good(const struct h_config *cfg)
         cfg->prompt_len_max <= cfg->lease_token_max && cfg->scheds >= 1 &&
         cfg->scheds <= H_SCHEDS_MAX && cfg->depth >= 1 && cfg->depth <= H_STEPS_MAX &&
         cfg->draft_max <= H_DRAFTS_MAX && cfg->marks < 200 && cfg->leases >= 1 &&
-        cfg->leases <= H_LEASES_MAX && cfg->policy < H_POLICIES;
+        cfg->leases <= H_LEASES_MAX && cfg->policy < H_POLICIES && cfg->prompt_pool >= 1 &&
+        cfg->prompt_pool <= H_PROMPTS_MAX && tiers_good(cfg);
 }
 
 struct h_op h_op_draw(const struct h_swarm *swarm, struct sc_prng *rng, uint32_t sched)

@@ -80,7 +80,7 @@ static void child_begin(struct h_sched *s, const struct h_lease *parent, sc_leas
     *child = *parent;
     child->handle = handle;
     child->resume_len = child->issued_len = child->issued_max = parent->run.len;
-    child->open = child->tail_kv = -1;
+    child->open = child->tail_kv = child->spare = -1;
     child->tag = 0;
     child->text.count = parent->token_count; /* it samples for itself */
     child->extra_slot = info.extra_slot;

@@ -33,6 +33,7 @@
 #include "base/prng.h"
 #include "statecache/statecache.h"
 #include "support/fail_alloc.h"
+#include "h_tiers.h"
 
 enum {
     H_TOKENS_MAX = 256, /* of one lease, plus what an append may ask for too much */
@@ -110,7 +111,14 @@ enum {
         B(SC_OK) | B(SC_ERR_INVALID) | B(SC_ERR_STALE) | B(SC_ERR_STATE) | B(SC_ERR_NO_SLOT) |     \
             B(SC_ERR_LIMIT) | B(SC_ERR_NO_MEMORY) | B(SC_ERR_BUSY))                                \
     X(POLL, "sc_cache_poll", B(SC_OK) | B(SC_ERR_INVALID))                                         \
-    X(APPLY, "sc_cache_apply", B(SC_OK) | B(SC_ERR_INVALID) | B(SC_ERR_NOT_FOUND))                 \
+    X(APPLY, "sc_cache_apply",                                                                     \
+        B(SC_OK) | B(SC_ERR_INVALID) | B(SC_ERR_NOT_FOUND) | B(SC_ERR_STATE) | B(SC_ERR_MISMATCH)) \
+    X(KV_MOVED, "sc_kv_moved", B(SC_OK) | B(SC_ERR_INVALID) | B(SC_ERR_NOT_FOUND))                 \
+    X(TIERS_CREATE, "sc_tiers_create",                                                             \
+        B(SC_OK) | B(SC_ERR_INVALID) | B(SC_ERR_BUSY) | B(SC_ERR_NO_MEMORY) | B(SC_ERR_IO) |       \
+            B(SC_ERR_LIMIT))                                                                       \
+    X(TIERS_DESTROY, "sc_tiers_destroy", B(SC_OK) | B(SC_ERR_BUSY))                                \
+    X(TIERS_STATS, "sc_tiers_stats_get", B(SC_OK) | B(SC_ERR_INVALID))                             \
     X(ROOM, "sc_cache_room", B(SC_OK) | B(SC_ERR_INVALID))                                         \
     X(EVICT, "sc_cache_evict", B(SC_OK) | B(SC_ERR_INVALID))                                       \
     X(DRAIN, "sc_cache_drain", B(SC_OK) | B(SC_ERR_INVALID))                                       \
@@ -144,6 +152,7 @@ struct h_totals {
     uint64_t faults[8]; /* enum h_fault */
     uint64_t skipped[SC_SKIP_COUNT], evicted[SC_EVICT_COUNT], reasons[SC_REASON_COUNT];
     uint64_t published[6], resumed[6], kv_in, kv_out, adopted;
+    struct h_tier_totals tier;
 };
 enum h_fault {
     H_FAULT_MEMORY,     /* an allocation failed */
@@ -153,6 +162,7 @@ enum h_fault {
     H_FAULT_LOST,       /* a step was never reported: aborted as launched */
     H_FAULT_CANCELLED,  /* a step was not launched */
     H_FAULT_DEVICE,     /* the device was lost */
+    H_FAULT_DISK,       /* a call to the system failed */
     H_FAULT_COUNT
 };
 extern const char *const h_fault_names[H_FAULT_COUNT];
@@ -175,7 +185,10 @@ void h_print_totals(FILE *out, const struct h_totals *totals);
     X(lease_max) X(lease_token_max) X(row_max) X(save_max) X(decode_interval) X(path_max)          \
     X(token_max) X(save_flags) X(keep_cuts) X(alphabet) X(wild_tokens) X(prompt_len_max)           \
     X(scheds) X(leases) X(late) X(depth) X(draft_max) X(marks) X(tails) X(external)                \
-    X(copy) X(hints) X(policy)
+    X(copy) X(hints) X(policy)                                                                     \
+    X(tier_host) X(tier_disk) X(tier_write) X(tier_disk_write) X(tier_uses) X(tier_zstd)           \
+    X(tier_day) X(tier_entries) X(tier_cost) X(tier_slack) X(tier_mover) X(tier_prompt)            \
+    X(prompt_pool)
 enum { H_POLICIES = 7 };
 extern const char *const h_policies[H_POLICIES];
 struct h_config {
@@ -184,7 +197,7 @@ struct h_config {
 #undef H_KNOB_MEMBER
 };
 
-/* code, name in scripts, usual weight, runs outside of the lock */
+/* code, name in scripts, usual weight, runs outside of the lock; from WORK on with tiers alone */
 #define H_OP_LIST(X)                                                                               \
     X(ACQUIRE, "acquire", 14, false)                                                               \
     X(APPEND, "append", 8, false)                                                                  \
@@ -209,7 +222,11 @@ struct h_config {
     X(POOL, "pool", 2, false)                                                                      \
     X(LOSE, "lose", 1, false)                                                                      \
     X(VERIFY, "verify", 4, false)                                                                  \
-    X(EMPTY, "empty", 0, false)
+    X(EMPTY, "empty", 0, false)                                                                    \
+    X(WORK, "work", 16, false)                                                                     \
+    X(APPLY, "apply", 10, false)                                                                   \
+    X(TROUBLE, "trouble", 2, false)                                                                \
+    X(REOPEN, "reopen", 1, false)
 enum h_op_code {
 #define H_OP_ENUM(name, text, weight, open) H_OP_##name,
     H_OP_LIST(H_OP_ENUM)
@@ -253,6 +270,9 @@ struct h_lease {
     bool overrun;                /* a row was discarded: so are all that follow */
     bool waiting;                /* the scheduler is to bring its state of external_len tokens */
     uint32_t external_len, flags;
+    uint64_t ticket, deadline_ns; /* the restore that it waits for; 0: none */
+    uint32_t restore_len;
+    int32_t spare; /* a page for the copy of a tail that is restored, -1: none */
     sc_hints hints;
     sc_lease handle;
     uint32_t ns, depth;
@@ -390,6 +410,9 @@ struct h_world {
 
     /* Log of operations in the order of the lock; shared memory, so that it survives a crash. */
     struct h_log *log;
+
+    struct h_tiers tier;
+    bool player; /* fed with what another recorded: has no content */
 };
 enum h_kv { H_KV_FREE = 0, H_KV_ENGINE = 1, H_KV_INSIDE = 2 };
 
@@ -453,6 +476,9 @@ static inline uint64_t h_mix(uint64_t a, uint64_t b)
 void h_config_draw(uint64_t seed, struct h_config *cfg, struct h_swarm *swarm);
 uint32_t *h_config_knob(struct h_config *cfg, const char *name); /* NULL: no such knob */
 bool h_config_good(const struct h_config *cfg);
+/* Tiers for this world: h_config_draw gives them to one in H_TIERS_IN. */
+enum { H_TIERS_IN = 4 };
+void h_config_tiers(uint64_t seed, struct h_config *cfg, struct h_swarm *swarm);
 /* The next operation of scheduler `sched`. */
 struct h_op h_op_draw(const struct h_swarm *swarm, struct sc_prng *rng, uint32_t sched);
 
@@ -463,6 +489,12 @@ void h_world_create(struct h_world *w);
 void h_world_destroy(struct h_world *w);
 /* Ends steps and leases, evicts and drains everything; the cache stays. */
 void h_world_empty(struct h_world *w);
+/* Ends steps and leases. */
+void h_world_quiet(struct h_world *w);
+/* Adds the cache's statistics to the totals, before it goes. */
+void h_world_totals(struct h_world *w);
+/* The cache over the world's pools and tiers, after what must be refused. */
+void h_cache_create(struct h_world *w, struct h_sched *s);
 /* Takes down a world that the harness has not played in, whose cache is empty. */
 void h_world_discard(struct h_world *w);
 void h_op_run(struct h_world *w, struct h_op op);
@@ -505,6 +537,8 @@ void h_trim(struct h_sched *s, uint64_t token_max);
 int h_lease_pick(struct h_sched *s);    /* index of a living lease, -1: none */
 void h_lease_check(struct h_sched *s, struct h_lease *lease, bool deep);
 void h_lease_gone(struct h_sched *s, struct h_lease *lease);
+/* It stands on what it resumes: pages, history, the state that it must be. */
+void h_lease_stand(struct h_sched *s, struct h_lease *lease, const sc_lease_info *info);
 int h_ns_pick(struct h_sched *s);       /* an open one, -1: none */
 void h_prompt_draw(struct h_sched *s, struct h_text *prompt);
 void h_prompt_keep(struct h_sched *s, const struct h_text *text, uint32_t count);
@@ -516,6 +550,11 @@ void h_preempt(struct h_sched *s);      /* releases one of its leases, finished 
 void h_op_adopt(struct h_sched *s);
 
 sc_lease_state h_lease_state(const struct h_lease *lease);
+
+static inline bool h_waits(const struct h_lease *lease)
+{
+    return lease->waiting || lease->ticket != 0;
+}
 
 /* fork.c: leases that begin with a state of somebody else's */
 void h_op_fork(struct h_sched *s);
@@ -558,7 +597,6 @@ void h_op_evict(struct h_sched *s);
 void h_op_drain(struct h_sched *s);
 void h_op_ns_open(struct h_sched *s);
 void h_op_ns_close(struct h_sched *s);
-void h_op_poll(struct h_sched *s);
 void h_op_verify(struct h_sched *s);
 
 /* read.c */

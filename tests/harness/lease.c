@@ -15,8 +15,8 @@ int32_t h_token_draw(struct h_sched *s)
 void h_prompt_keep(struct h_sched *s, const struct h_text *text, uint32_t count)
 {
     struct h_world *w = s->world;
-    uint32_t at =
-        w->prompt_count < H_PROMPTS_MAX ? w->prompt_count++ : h_draw(&s->rng, H_PROMPTS_MAX);
+    uint32_t at = w->prompt_count < w->cfg.prompt_pool ? w->prompt_count++
+                                                       : h_draw(&s->rng, w->cfg.prompt_pool);
     w->prompts[at] = *text;
     w->prompts[at].count = count;
 }
@@ -71,7 +71,7 @@ sc_lease_state h_lease_state(const struct h_lease *lease)
 {
     if (lease->draining) return SC_LEASE_DRAINING;
     if (lease->lost) return SC_LEASE_LOST;
-    if (lease->waiting) return SC_LEASE_WAITING;
+    if (h_waits(lease)) return SC_LEASE_WAITING;
     return lease->flights > 0 ? SC_LEASE_RUNNING : SC_LEASE_READY;
 }
 
@@ -80,6 +80,7 @@ void h_lease_gone(struct h_sched *s, struct h_lease *lease)
     struct h_world *w = s->world;
     lease->used = false;
     if (lease->open >= 0) h_kv_give(w, lease->open);
+    if (lease->spare >= 0) h_kv_give(w, lease->spare);
     s->graves[s->grave_count++ % H_GRAVES_MAX] = lease->handle;
     w->ns[lease->ns].lease_count--;
     w->leases_alive--;
@@ -171,6 +172,48 @@ void h_lease_check(struct h_sched *s, struct h_lease *lease, bool deep)
 
 /* ------------------------------------------------------------------ acquire */
 
+void h_lease_stand(struct h_sched *s, struct h_lease *lease, const sc_lease_info *info)
+{
+    struct h_world *w = s->world;
+    sc_history history[H_TOKENS_MAX];
+    uint32_t count = 0;
+    H_OK(w, H_CALL(s, KV_IDS,
+                sc_lease_kv_ids(
+                    w->cache, lease->handle, 0, lease->ids, H_TOKENS_MAX, &lease->id_count)));
+    lease->issued_len = lease->issued_max = info->resume_len;
+    if (info->resume_len > 0) {
+        H_OK(w, H_CALL(s, HISTORY,
+                    sc_lease_history(w->cache, lease->handle, history, H_TOKENS_MAX, &count)));
+        h_run_cold(s, &lease->run, lease->root, &lease->text, history, count);
+        s->totals->hits++;
+    }
+    h_begin_page(s, lease, info);
+}
+
+/* A lower tier has more: until then the lease stands on what the device has. */
+static void begin_waiting(
+    struct h_sched *s, struct h_lease *lease, const sc_request *request, const sc_lease_info *info)
+{
+    struct h_world *w = s->world;
+    const sc_key *key = &request->key;
+    uint32_t bound = key->len_max ? key->len_max : key->token_count - 1;
+    H_CHECK(w,
+        w->tier.tiers && info->restore_len > info->resume_len && info->restore_len <= bound &&
+            info->reason == SC_REASON_RESTORING,
+        "%u tokens are restored of %u, the device has %u; reason %d", info->restore_len, bound,
+        info->resume_len, (int)info->reason);
+    if (!w->cfg.without_kv && info->restore_len % w->cfg.page != 0) lease->spare = h_kv_take(w);
+    for (uint32_t n = 0; n < H_SCHEDS_MAX * H_LEASES_MAX; n++) {
+        const struct h_lease *other = &w->scheds[n / H_LEASES_MAX].leases[n % H_LEASES_MAX];
+        if (other == lease || !other->used || other->ticket != lease->ticket) continue;
+        s->totals->tier.joined++;
+        break;
+    }
+    w->tier.outcome[lease->ticket % H_TICKETS] = H_TICKET_ALIVE;
+    s->totals->tier.waited++;
+    h_decided(w, lease->ticket << 32 | lease->restore_len);
+}
+
 static void lease_begin(struct h_sched *s, sc_lease handle, uint32_t ns, const sc_request *request,
     const struct h_text *prompt)
 {
@@ -179,17 +222,20 @@ static void lease_begin(struct h_sched *s, sc_lease handle, uint32_t ns, const s
     memset(lease, 0, sizeof *lease);
     sc_lease_info info;
     H_OK(w, H_CALL(s, INFO, sc_lease_info_get(w->cache, handle, &info)));
-    bool waits = request->external_len > info.resume_len;
-    H_CHECK(w, info.state == (waits ? SC_LEASE_WAITING : SC_LEASE_READY) &&
+    bool waits = request->external_len > info.resume_len, restores = info.restore_ticket != 0;
+    H_CHECK(w,
+        info.state == (waits || restores ? SC_LEASE_WAITING : SC_LEASE_READY) &&
             info.resume_len <= prompt->count && (!waits || info.resume_len == 0) &&
-            info.len == info.resume_len,
+            info.len == info.resume_len && !(waits && restores),
         "state %d, resumed at %u of %u", (int)info.state, info.resume_len, prompt->count);
     *lease = (struct h_lease){.used = true, .handle = handle, .ns = ns,
         .depth = request->depth ? request->depth : 1, .waiting = waits, .flags = request->flags,
         .external_len = request->external_len,
         .root = w->ns[ns].root, .token_count = prompt->count, .prompt_len = prompt->count,
         .resume_len = info.resume_len, .issued_len = info.resume_len,
-        .issued_max = info.resume_len, .open = -1, .tail_kv = -1, .extra_slot = info.extra_slot};
+        .issued_max = info.resume_len, .open = -1, .tail_kv = -1, .extra_slot = info.extra_slot,
+        .ticket = info.restore_ticket, .restore_len = info.restore_len, .spare = -1,
+        .deadline_ns = request->deadline_ns};
     lease->text = *prompt;
     lease->run.state = lease->root;
     H_CHECK(w, (info.extra_slot > 0) == (w->extras != NULL), "extras slot %d", info.extra_slot);
@@ -202,18 +248,9 @@ static void lease_begin(struct h_sched *s, sc_lease handle, uint32_t ns, const s
             (info.resume_kind != SC_KIND_NONE) == (info.resume_len > 0),
         "resume slot %u kind %d source %d at %u", info.resume_slot, (int)info.resume_kind,
         info.source_slot, info.resume_len);
-    H_OK(w, H_CALL(s, KV_IDS, sc_lease_kv_ids(w->cache, handle, 0, lease->ids, H_TOKENS_MAX,
-                                  &lease->id_count)));
-    if (info.resume_len > 0) {
-        sc_history history[H_TOKENS_MAX];
-        uint32_t count = 0;
-        H_OK(w, H_CALL(s, HISTORY, sc_lease_history(w->cache, handle, history, H_TOKENS_MAX,
-                                       &count)));
-        h_run_cold(s, &lease->run, lease->root, &lease->text, history, count);
-        s->totals->hits++;
-    }
     if (request->hints) lease->hints = *request->hints;
-    h_begin_page(s, lease, &info);
+    if (restores) begin_waiting(s, lease, request, &info);
+    h_lease_stand(s, lease, &info);
     h_decided(w, (uint64_t)info.resume_len << 32 | (uint32_t)info.working_slot);
     h_decided(w, (uint64_t)info.reason << 32 | (uint32_t)info.source_slot);
     w->acquired++;
@@ -313,6 +350,9 @@ static uint32_t requests_draw(struct h_sched *s, sc_request *requests, struct h_
         if (h_one_in(rng, 6)) requests[i].key.len_max = 1 + h_draw(rng, prompts[i].count);
         requests[i].depth = h_draw(rng, w->cfg.depth + 1);
         if (w->cfg.copy && h_one_in(rng, 2)) requests[i].flags |= SC_REQUEST_COPY;
+        if (w->tier.tiers && h_one_in(rng, 4)) {
+            requests[i].deadline_ns = w->now_ns + 1 + h_draw(rng, 60);
+        }
         if (w->cfg.external && h_one_in(rng, 6)) {
             requests[i].flags |= SC_REQUEST_EXTERNAL;
             requests[i].external_len = 1 + h_draw(rng, prompts[i].count);
@@ -339,7 +379,7 @@ void h_op_acquire(struct h_sched *s)
         return;
     }
     uint32_t count = requests_draw(s, requests, prompts, wanted, ns);
-    if (!w->cfg.without_kv && !h_kv_room(s, H_BATCH_MAX)) {
+    if (!w->cfg.without_kv && !h_kv_room(s, w->tier.tiers ? 2 * H_BATCH_MAX : H_BATCH_MAX)) {
         h_op_release(s);
         return;
     }
@@ -375,6 +415,8 @@ void h_op_acquire(struct h_sched *s)
         stats.refused = now.refused;
         /* Room that was made for one that was refused in the end stays made. */
         bool evicted = memcmp(now.evicted, stats.evicted, sizeof now.evicted) != 0;
+        /* ... and a restore for which no slot could be prepared is one that has failed. */
+        evicted |= w->device_lost && w->tier.tiers;
         if (!evicted && now.pages_evicted == stats.pages_evicted) {
             h_same(s, &stats, &room, "a refused acquire");
         }
@@ -549,10 +591,15 @@ void h_op_release(struct h_sched *s)
         if (s->leases[i].used && s->leases[i].lost && !s->leases[i].draining) index = i;
     }
     const struct h_lease *lease = &s->leases[index];
+    if (lease->ticket && !h_one_in(&s->rng, 8)) { /* what it waits for goes on */
+        h_op_work(s);
+        h_tiers_poll(s);
+        h_op_apply(s);
+        return;
+    }
     /* Prompts should get somewhere first. */
-    if (!lease->lost && !lease->draining && !lease->waiting &&
-        lease->run.len < lease->token_count &&
-        !h_one_in(&s->rng, 4)) {
+    if (!lease->lost && !lease->draining && !h_waits(lease) &&
+        lease->run.len < lease->token_count && !h_one_in(&s->rng, 4)) {
         h_op_plan(s);
         return;
     }

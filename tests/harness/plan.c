@@ -120,14 +120,14 @@ static void plan_draw(struct h_sched *s, struct plan_in *in)
     for (uint32_t k = 0; k < H_LEASES_MAX && in->count < s->world->cfg.row_max; k++) {
         uint32_t at = (start + k) % H_LEASES_MAX, i = in->count;
         struct h_lease *lease = &s->leases[at];
-        bool out = lease->flights >= lease->depth || lease->draining || lease->waiting;
+        bool out = lease->flights >= lease->depth || lease->draining || h_waits(lease);
         if (!lease->used || h_one_in(rng, 5)) continue;
         if ((out || lease->lost) && !h_one_in(rng, 12)) continue;
         sc_row *row = &in->rows[i];
         if (out || lease->lost) {
             *row = (sc_row){.lease = lease->handle, .from = lease->issued_len,
                 .to = lease->issued_max + 1};
-            bool lost = lease->lost && !lease->draining && !lease->waiting;
+            bool lost = lease->lost && !lease->draining && !h_waits(lease);
             in->wanted[i] = lost ? SC_ERR_LOST : SC_ERR_STATE;
         } else if (draw_row(s, lease, row, in->parents[i])) {
             in->wanted[i] = SC_OK;

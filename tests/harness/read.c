@@ -82,6 +82,8 @@ void h_op_read(struct h_sched *s)
     int index = h_lease_pick(s);
     if (index < 0) return;
     struct h_lease *lease = &s->leases[index];
+    if (lease->ticket)
+        return; /* what others apply changes it */
     h_lease_check(s, lease, true);
     if (lease->lost || lease->overrun) return;
     sc_history history[H_TOKENS_MAX];

@@ -50,6 +50,9 @@ static bool parse_line(const char *line, struct h_log *log)
     if (sscanf(line, "world %" SCNu64, &log->world) == 1) {
         struct h_swarm swarm;
         h_config_draw(log->world, &log->cfg, &swarm);
+        /* Only where they are set. */
+        log->cfg.tier_host = log->cfg.tier_disk = 0;
+        log->cfg.prompt_pool = H_PROMPTS_MAX;
         return true;
     }
     if (sscanf(line, "set %31s %" SCNu32, name, &a) == 2) {

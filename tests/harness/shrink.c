@@ -58,6 +58,7 @@ bool h_try(void (*run)(void *ctx, const struct h_log *script), void *ctx,
     said[bytes] = 0;
     (void)close(ends[0]);
     if (child < 0 || waitpid(child, &status, 0) != child) return false;
+    h_tiers_sweep((long)child);
     char *end = strchr(said, '\n');
     if (end) *end = 0;
     if (WIFSIGNALED(status) && bytes == 0) {

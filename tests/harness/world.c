@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A world's life: creation (with its errors), one operation, the counts that must agree after it,
  * and an end at which nothing may be left. */
+#include <errno.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
@@ -26,6 +27,7 @@ void h_fail(struct h_world *w, const char *file, int line, const char *cond, con
     (void)fprintf(stderr, "\nSC_SEED=%llu SC_STEPS=%llu\n",
         w->log ? (unsigned long long)w->log->world : 0, (unsigned long long)w->op_count);
     (void)fflush(stderr);
+    h_tiers_sweep((long)getpid());
     _exit(1);
 }
 
@@ -141,6 +143,12 @@ static sc_cache_options cache_options(struct h_world *w)
     options.policy_interval = 32;
     options.policy_alpha = 0.3;
     options.kv_token_bytes = w->cfg.policy % 2 && w->cfg.alphabet == 2 ? 100 : 0;
+    if (w->tier.tiers) {
+        options.tiers = w->tier.tiers;
+        if (w->cfg.tier_mover && !w->cfg.without_kv) options.kv_mover = &w->tier.mover;
+        if (w->cfg.tier_cost)
+            options.flops_per_token = 1e6; /* a millisecond each */
+    }
     options.record = w->record;
     options.record_ctx = w->record_ctx;
     options.allocator = &w->fa.allocator;
@@ -148,9 +156,10 @@ static sc_cache_options cache_options(struct h_world *w)
 }
 
 /* Refusals first; each must leave nothing behind. */
-static void cache_create(struct h_world *w, struct h_sched *s)
+void h_cache_create(struct h_world *w, struct h_sched *s)
 {
     struct fail_alloc_mark before = fail_alloc_mark(&w->fa);
+    struct h_tiers *t = &w->tier;
     sc_cache_options options = cache_options(w);
     sc_cache *cache = NULL;
     H_CHECK(w, H_CALL(s, CREATE, sc_cache_create(NULL, &cache)) == SC_ERR_INVALID, "NULL");
@@ -160,12 +169,21 @@ static void cache_create(struct h_world *w, struct h_sched *s)
     H_OK(w, sc_pool_free(w->pool, &slot, 1));
     sc_status status;
     for (uint64_t n = 1 + h_draw(&s->rng, 9);; n += 1 + h_draw(&s->rng, 12)) {
-        fail_alloc_arm(&w->fa, n);
+        bool disk = t->tiers && w->cfg.tier_disk > 0 && h_one_in(&s->rng, 2);
+        uint64_t hits = t->fail_hits;
+        fail_alloc_arm(&w->fa, disk ? 0 : n);
+        t->fail_calls = 0;
+        t->fail_code = EIO;
+        t->fail_at = disk ? n : 0;
         status = H_CALL(s, CREATE, sc_cache_create(&options, &cache));
-        if (!fail_alloc_disarm(&w->fa)) break;
-        s->totals->faults[H_FAULT_MEMORY]++;
-        H_CHECK(w, status == SC_ERR_NO_MEMORY && fail_alloc_same(&w->fa, before),
-            "allocation %u fails: %s", (uint32_t)n, sc_status_name(status));
+        bool failed = fail_alloc_disarm(&w->fa) || t->fail_hits > hits;
+        t->fail_at = 0;
+        if (!failed || (disk && status == SC_OK)) break;
+        s->totals->faults[disk ? H_FAULT_DISK : H_FAULT_MEMORY]++;
+        H_CHECK(w,
+            status == (disk ? SC_ERR_IO : SC_ERR_NO_MEMORY) && fail_alloc_same(&w->fa, before),
+            "%s %u fails: %s: %s", disk ? "call to the disk" : "allocation", (uint32_t)n,
+            sc_status_name(status), sc_last_error()->text);
     }
     H_CHECK(w, status == SC_OK && cache, "%s", sc_last_error()->text);
     w->cache = cache;
@@ -187,7 +205,8 @@ void h_world_create(struct h_world *w)
     }
     schemas_create(w);
     pools_create(w);
-    cache_create(w, &w->scheds[0]);
+    h_tiers_create(w);
+    h_cache_create(w, &w->scheds[0]);
     w->scheds[0].totals->worlds++;
 }
 
@@ -197,6 +216,7 @@ void h_arm(struct h_sched *s)
 {
     if (s->world->armed) return;
     fail_alloc_arm(&s->world->fa, s->op.fault);
+    if (s->world->tier.tiers) fail_alloc_arm(&s->world->tier.fa, s->op.fault);
     s->world->armed = true;
 }
 
@@ -205,7 +225,9 @@ bool h_disarm(struct h_sched *s)
     if (!s->world->armed) return false;
     s->world->armed = false;
     bool failed = fail_alloc_disarm(&s->world->fa);
+    if (s->world->tier.tiers && fail_alloc_disarm(&s->world->tier.fa)) failed = true;
     if (failed) {
+        s->world->tier.troubled = true;
         s->op.fault = 0; /* one a time: what follows in this operation must work */
         s->totals->faults[H_FAULT_MEMORY]++;
         h_trace(s, "  an allocation failed");
@@ -229,7 +251,8 @@ static void run_locked(struct h_sched *s)
         [H_OP_LOOKUP] = h_op_lookup_choose, [H_OP_STALE] = h_op_stale, [H_OP_BAD] = h_op_bad,
         [H_OP_COPY] = h_op_copy, [H_OP_FORK] = h_op_fork, [H_OP_FILL] = h_op_fill,
         [H_OP_POOL] = h_op_pool, [H_OP_LOSE] = h_op_lose, [H_OP_VERIFY] = h_op_verify,
-        [H_OP_EMPTY] = op_empty};
+        [H_OP_EMPTY] = op_empty, [H_OP_WORK] = h_op_work, [H_OP_APPLY] = h_op_apply,
+        [H_OP_TROUBLE] = h_op_trouble, [H_OP_REOPEN] = h_op_reopen};
     if (ops[s->op.code]) ops[s->op.code](s);
 }
 
@@ -250,7 +273,10 @@ void h_op_run(struct h_world *w, struct h_op op)
     sc_prng_seed(&s->rng, op.seed);
     if (w->threaded) (void)pthread_mutex_lock(&w->lock);
     log_op(w, op);
-    if (w->twin && (op.code == H_OP_LOOKUP || op.code == H_OP_READ || op.code == H_OP_VERIFY ||
+    h_tiers_wake(s);
+    /* What verifies a store gives it buffers, which it would need later. */
+    bool verifies = op.code == H_OP_VERIFY && !w->tier.tiers;
+    if (w->twin && (op.code == H_OP_LOOKUP || op.code == H_OP_READ || verifies ||
                        op.code == H_OP_STALE || op.code == H_OP_BAD)) {
         return;
     }
@@ -289,7 +315,11 @@ void h_same(struct h_sched *s, const sc_cache_stats *stats, const sc_room *room,
     sc_room room_now = h_room(s);
     now.refused = stats->refused; /* refusals may be counted */
     now.policy_bytes = stats->policy_bytes; /* what has grown for a call that failed stays grown */
-    H_CHECK(s->world, memcmp(&now, stats, sizeof now) == 0, "%s changed the statistics", what);
+    const char *a = (const char *)&now, *b = (const char *)stats;
+    size_t at = 0;
+    while (at < sizeof now && a[at] == b[at]) at++;
+    H_CHECK(s->world, memcmp(&now, stats, sizeof now) == 0, "%s changed the statistics, byte %u",
+        what, (uint32_t)at);
     H_CHECK(s->world, memcmp(&room_now, room, sizeof room_now) == 0, "%s changed the room", what);
 }
 
@@ -335,15 +365,17 @@ void h_check_counts(struct h_sched *s)
         "KV ids: in %u of %u, out %u of %u", (uint32_t)now.pages_in, (uint32_t)w->kv_in,
         (uint32_t)now.pages_out, (uint32_t)w->kv_out);
     uint64_t evicted = sum(now.evicted, SC_EVICT_COUNT);
-    H_CHECK(w, now.saves_published == sum(now.saves_by_kind, 6) &&
-            now.saves_published - evicted == now.snapshots_alive,
-        "published %u, evicted %u, alive %u", (uint32_t)now.saves_published, (uint32_t)evicted,
-        (uint32_t)now.snapshots_alive);
+    H_CHECK(w,
+        now.saves_published == sum(now.saves_by_kind, 6) &&
+            now.saves_published + now.restored - evicted == now.snapshots_alive,
+        "published %u, restored %u, evicted %u, alive %u", (uint32_t)now.saves_published,
+        (uint32_t)now.restored, (uint32_t)evicted, (uint32_t)now.snapshots_alive);
     H_CHECK(w, now.saves_planned >= now.saves_published + sum(now.saves_skipped, SC_SKIP_COUNT),
         "%u saves planned", (uint32_t)now.saves_planned);
     H_CHECK(w, !w->cfg.token_max || now.tokens_cached <= w->cfg.token_max, "%u tokens",
         (uint32_t)now.tokens_cached);
     check_room(s, &now);
+    h_tiers_check(s, &now);
 }
 
 /* ------------------------------------------------------------------ the end */
@@ -361,12 +393,24 @@ static void totals_take(struct h_sched *s, const sc_cache_stats *stats)
     t->kv_in += stats->pages_in;
     t->kv_out += stats->pages_out;
     t->adopted += stats->pages_adopted;
+    for (uint32_t i = 0; i < 4; i++) {
+        t->tier.resumed[i] += stats->resumed_by_tier[i];
+        t->tier.stored[i] += stats->tier_stored[i];
+        t->tier.dropped[i] += stats->tier_dropped[i];
+        t->tier.refused[i] += stats->tier_refused[i];
+    }
+    t->tier.lost += stats->tier_lost;
 }
 
-void h_world_empty(struct h_world *w)
+void h_world_totals(struct h_world *w)
+{
+    sc_cache_stats stats = h_stats(&w->scheds[0]);
+    totals_take(&w->scheds[0], &stats);
+}
+
+void h_world_quiet(struct h_world *w)
 {
     struct h_sched *s = &w->scheds[0];
-    sc_room got, room;
     for (uint32_t i = 0; i < w->cfg.scheds; i++) {
         struct h_step *step;
         w->scheds[i].op = (struct h_op){.code = H_OP_EMPTY};
@@ -382,7 +426,16 @@ void h_world_empty(struct h_world *w)
         h_lease_gone(of, lease);
     }
     h_check_counts(s);
-    if (w->now_ns < 500) w->now_ns = 500; /* where pins end */
+}
+
+void h_world_empty(struct h_world *w)
+{
+    struct h_sched *s = &w->scheds[0];
+    sc_room got, room;
+    h_world_quiet(w);
+    h_tiers_settle(s);
+    if (w->now_ns < 500)
+        w->now_ns = 500; /* where pins end */
     H_OK(w, H_CALL(s, ACQUIRE, sc_cache_acquire(w->cache, NULL, 0, w->now_ns, NULL, NULL)));
     H_OK(w, H_CALL(s, EVICT, sc_cache_evict(w->cache, UINT32_MAX, UINT32_MAX, &got)));
     while (h_drain(s, 64) > 0) continue;
@@ -407,8 +460,7 @@ void h_world_destroy(struct h_world *w)
         H_CHECK(w, H_CALL(s, DESTROY, sc_cache_destroy(w->cache)) == SC_ERR_BUSY, "with leases");
     }
     h_world_empty(w);
-    sc_cache_stats stats = h_stats(s);
-    totals_take(s, &stats);
+    h_world_totals(w);
     h_world_discard(w);
 }
 
@@ -416,6 +468,7 @@ void h_world_discard(struct h_world *w)
 {
     struct h_sched *s = &w->scheds[0];
     H_OK(w, H_CALL(s, DESTROY, sc_cache_destroy(w->cache)));
+    h_tiers_destroy(w, false);
     sc_pool_info info;
     H_OK(w, sc_pool_info_get(w->pool, &info));
     H_CHECK(w, info.free_count == w->cfg.slots, "%u of %u slots came back", info.free_count,

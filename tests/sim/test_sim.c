@@ -169,6 +169,7 @@ static void run_recorded(uint64_t seed)
     second.totals = &totals;
     second.totals_count = 1;
     second.backend = &device;
+    second.player = true;
     second.log = op_log;
     h_world_create(&second);
     H_OK(&second, sc_replay_create(second.cache, &replay));

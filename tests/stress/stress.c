@@ -45,6 +45,7 @@ static int supervise(const struct stress_options *o, struct h_log *log, char *sa
     said[at] = 0;
     (void)close(ends[0]);
     if (waitpid(child, &status, 0) != child) return 2;
+    h_tiers_sweep((long)child);
     if (WIFEXITED(status)) return WEXITSTATUS(status);
     if (at == 0) (void)snprintf(said, bytes, "signal %d", WTERMSIG(status));
     return 1;

@@ -14,6 +14,7 @@ struct stress_options {
     uint64_t only_world;      /* seed of the one world to play; 0: all */
     uint32_t shrink;          /* runs that shrinking may take; 0: do not */
     bool single;              /* one thread plays all schedulers, in an order that the seed gives */
+    bool tiers;               /* every cache has tiers */
     bool canary, trace, quiet;
     const char *script;       /* to run */
     const char *out;          /* to write a finding to */

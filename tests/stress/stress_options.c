@@ -16,6 +16,7 @@ static void usage(FILE *out)
         "  --threads N     schedulers, 1 to 16 (default 4)\n"
         "  --seed N        (default 1) with one thread, or --virtual, it gives the same run again\n"
         "  --virtual       one thread plays all schedulers, in an order that the seed gives\n"
+        "  --tiers         every cache has a host or a disk tier below (default: one in four)\n"
         "  --world N       the world of this number alone, as a finding names it\n"
         "  --script FILE   runs a list of operations instead, as a finding left it\n"
         "  --out FILE      where a finding is kept (default stress-finding.script)\n"
@@ -61,6 +62,7 @@ static bool parse_number(const char *name, const char *text, struct stress_optio
 static bool parse_word(const char *name, struct stress_options *o)
 {
     bool *flag = strcmp(name, "--virtual") == 0 ? &o->single
+        : strcmp(name, "--tiers") == 0          ? &o->tiers
         : strcmp(name, "--canary") == 0         ? &o->canary
         : strcmp(name, "--trace") == 0          ? &o->trace
         : strcmp(name, "--quiet") == 0          ? &o->quiet

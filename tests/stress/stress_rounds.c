@@ -34,7 +34,10 @@ static void *play(void *ctx)
     for (uint64_t i = 0; i < player->op_end; i++) {
         if (atomic_load_explicit(&stop, memory_order_relaxed)) break;
         if (ends_ns && i % 64 == 0 && sc_clock_now_ns() > ends_ns) break;
-        h_op_run(&world, h_op_draw(player->swarm, &rng, player->index));
+        struct h_op op = h_op_draw(player->swarm, &rng, player->index);
+        if (op.code == H_OP_REOPEN)
+            continue; /* others use the cache: between the parts */
+        h_op_run(&world, op);
     }
     return NULL;
 }
@@ -85,6 +88,7 @@ static void play_world(const struct stress_options *o, struct h_log *log, uint64
     uint64_t live[PARTS];
     world_reset(o);
     h_config_draw(seed, &world.cfg, &swarm);
+    if (o->tiers) h_config_tiers(seed, &world.cfg, &swarm);
     world.cfg.scheds = o->threads;
     world.cfg.slots *= 1u << seed % 3; /* more schedulers than one fit into more slots */
     world.cfg.lease_max = h_max(world.cfg.lease_max, 3 * o->threads);
@@ -103,6 +107,7 @@ static void play_world(const struct stress_options *o, struct h_log *log, uint64
             play_threads(o, &swarm, part_seed, o->world_ops / PARTS);
         }
         h_op_run(&world, (struct h_op){H_OP_VERIFY, 0, 0, 1});
+        if (part % 2) h_op_run(&world, (struct h_op){H_OP_REOPEN, 0, 0, 1 + part});
         h_op_run(&world, (struct h_op){H_OP_EMPTY, 0, 0, 1});
         h_trim(&world.scheds[0], 0);
         live[part] = fail_alloc_live_bytes(&world.fa);
