@@ -65,7 +65,7 @@ bool kbench_has(const struct kbench_model *model, enum kbench_op op)
 
 sc_k_op kbench_library_op(const struct kbench_case *c)
 {
-    static const sc_k_op ops[KBENCH_OPS] = {SC_K_OP_DELTA_DECODE, SC_K_OP_DELTA_CHUNK,
+    static const sc_k_op ops[KBENCH_OPS] = {SC_K_OP_DECODE_PACKED, SC_K_OP_DELTA_CHUNK,
         SC_K_OP_DELTA_RECURRENT, SC_K_OP_CONV_PREFILL, SC_K_OP_CONV_UPDATE, SC_K_OP_GATES,
         SC_K_OP_GATED_RMSNORM, SC_K_OP_L2NORM, SC_K_OP_DELTA_VERIFY,
         SC_K_OP_REPLAY_DELTA};
@@ -262,7 +262,7 @@ static void run_verify(struct kbench_work *w, struct lane *lane, sc_k_slots slot
 }
 
 /* The step that lane->records and lane->mode say, each row with the ring of its slot. */
-static void run_ring(struct kbench_work *w, struct lane *lane, const sc_k_delta_decode_params *p)
+static void run_ring(struct kbench_work *w, struct lane *lane, const sc_k_decode_packed_params *p)
 {
     sc_k_replay_delta_params ring = {.step = *p, .ring = {.slots = {dev(w->rings),
         (int64_t)RECORDS * w->record_bytes, SC_DTYPE_U8, 0}, .records_max = RECORDS,
@@ -286,14 +286,14 @@ static void run_by_rows(struct kbench_work *w, struct lane *lane, uint32_t call)
         return;
     }
     if (w->c.op == KBENCH_DECODE || w->c.op == KBENCH_REPLAY) {
-        sc_k_delta_decode_params p = {.qkv = dev(lane->in), .o = dev(lane->out),
+        sc_k_decode_packed_params p = {.qkv = dev(lane->in), .o = dev(lane->out),
             .dtype = w->c.dtype, .g = dev(lane->small[0]), .beta = dev(lane->small[1]),
             .shape = shape(w->c.model), .row_count = w->c.batch, .source = dev(lane->source),
             .dest = dev(lane->dest), .state = slots};
         if (w->c.op == KBENCH_REPLAY)
             run_ring(w, lane, &p);
         else
-            bench_must(sc_k_delta_decode(NULL, &p, NULL), "sc_k_delta_decode");
+            bench_must(sc_k_decode_packed(NULL, &p, NULL), "sc_k_decode_packed");
         return;
     }
     sc_k_conv_update_params p = {.x = dev(lane->in), .y = dev(lane->out), .dtype = w->c.dtype,

@@ -26,7 +26,7 @@ static const struct op_kind {
     [SC_K_OP_CONV_UPDATE] = {DECODE, true, false, false, false},
     [SC_K_OP_DELTA_RECURRENT] = {EXTEND, true, true, false, false},
     [SC_K_OP_DELTA_CHUNK] = {EXTEND, true, true, false, false},
-    [SC_K_OP_DELTA_DECODE] = {DECODE, true, false, false, false},
+    [SC_K_OP_DECODE_PACKED] = {DECODE, true, false, false, false},
     [SC_K_OP_DELTA_VERIFY] = {EITHER, true, false, true, false},
     [SC_K_OP_DELTA_COMMIT] = {EITHER, true, true, true, false},
     [SC_K_OP_CONV_VERIFY] = {EITHER, true, false, true, false},
@@ -135,7 +135,7 @@ static void tell(const sc_kernels *k)
     static const struct {
         const char *key;
         uint32_t at;
-    } all[] = {{"decode", SC_K_OP_DECODE}, {"decode_packed", SC_K_OP_DELTA_DECODE},
+    } all[] = {{"decode", SC_K_OP_DECODE}, {"decode_packed", SC_K_OP_DECODE_PACKED},
         {"extend", SC_K_OP_DELTA_CHUNK}, {"verify_chain", SC_K_OP_DELTA_VERIFY},
         {"verify_tree", SC_K_OP_DELTA_VERIFY + SC_K_OP_COUNT}, {"conv", SC_K_OP_CONV_PREFILL},
         {"ssm", SC_K_OP_SSM_CHUNK}, {"move", SC_K_OP_MOVE}};

@@ -58,7 +58,7 @@ static const struct sc_kernel_row gated_rmsnorm_rows[] = ROWS(REF_PLAIN, sc_k_ga
 static const struct sc_kernel_row delta_recurrent_rows[] =
     BF16_ROWS(REF_STATE, sc_k_delta_recurrent);
 static const struct sc_kernel_row delta_chunk_rows[] = ROWS(REF_STATE, sc_k_delta_chunk);
-static const struct sc_kernel_row delta_decode_rows[] = BF16_ROWS(REF_STATE, sc_k_delta_decode);
+static const struct sc_kernel_row decode_packed_rows[] = BF16_ROWS(REF_STATE, sc_k_decode_packed);
 static const struct sc_kernel_row delta_verify_rows[] = HOST_ROWS(REF_STATE, sc_k_delta_verify);
 static const struct sc_kernel_row delta_commit_rows[] = HOST_ROWS(REF_STATE, sc_k_delta_commit);
 static const struct sc_kernel_row conv_verify_rows[] = HOST_ROWS(REF_STATE, sc_k_conv_verify);
@@ -94,7 +94,7 @@ static const struct op_table op_tables[SC_K_OP_COUNT] = {
     [SC_K_OP_GATED_RMSNORM] = OP(GATED_RMSNORM, gated_rmsnorm_rows),
     [SC_K_OP_DELTA_RECURRENT] = OP(DELTA_RECURRENT, delta_recurrent_rows),
     [SC_K_OP_DELTA_CHUNK] = OP(DELTA_CHUNK, delta_chunk_rows),
-    [SC_K_OP_DELTA_DECODE] = OP(DELTA_DECODE, delta_decode_rows),
+    [SC_K_OP_DECODE_PACKED] = OP(DECODE_PACKED, decode_packed_rows),
     [SC_K_OP_DELTA_VERIFY] = OP(DELTA_VERIFY, delta_verify_rows),
     [SC_K_OP_DELTA_COMMIT] = OP(DELTA_COMMIT, delta_commit_rows),
     [SC_K_OP_CONV_VERIFY] = OP(CONV_VERIFY, conv_verify_rows),

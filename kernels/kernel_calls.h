@@ -20,15 +20,15 @@ sc_status sc_kernel_gated_rmsnorm_check(const sc_backend *backend,
     const sc_k_gated_rmsnorm_params *params, const struct sc_kernel_row **row_out);
 sc_status sc_kernel_delta_chunk_check(const sc_backend *backend, const sc_k_delta_params *params,
     const struct sc_kernel_row **row_out);
-sc_status sc_kernel_delta_decode_check(const sc_backend *backend,
-    const sc_k_delta_decode_params *params, const struct sc_kernel_row **row_out);
+sc_status sc_kernel_decode_packed_check(const sc_backend *backend,
+    const sc_k_decode_packed_params *params, const struct sc_kernel_row **row_out);
 sc_status sc_kernel_delta_verify_check(const sc_backend *backend,
     const sc_k_delta_verify_params *params, const struct sc_kernel_row **row_out);
 sc_status sc_kernel_delta_commit_check(const sc_backend *backend,
     const sc_k_delta_commit_params *params, const struct sc_kernel_row **row_out);
 /* Rows of conv and decode. */
 sc_status sc_kernel_decode_step_check(const sc_backend *backend,
-    const sc_k_conv_update_params *conv, const sc_k_delta_decode_params *decode,
+    const sc_k_conv_update_params *conv, const sc_k_decode_packed_params *decode,
     const struct sc_kernel_row *rows_out[2]);
 
 #endif

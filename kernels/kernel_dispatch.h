@@ -82,7 +82,7 @@ bool sc_kernel_row_runs(const struct sc_kernel_row *row);
     sc_status sc_k_gated_rmsnorm_##row(const void *params, sc_stream *stream);                     \
     sc_status sc_k_delta_recurrent_##row(const void *params, sc_stream *stream);                   \
     sc_status sc_k_delta_chunk_##row(const void *params, sc_stream *stream);                       \
-    sc_status sc_k_delta_decode_##row(const void *params, sc_stream *stream);                      \
+    sc_status sc_k_decode_packed_##row(const void *params, sc_stream *stream);                     \
     sc_status sc_k_delta_verify_##row(const void *params, sc_stream *stream);                      \
     sc_status sc_k_delta_commit_##row(const void *params, sc_stream *stream);                      \
     sc_status sc_k_conv_verify_##row(const void *params, sc_stream *stream);                       \
@@ -105,7 +105,7 @@ SC_HOST_LAUNCHERS(avx2)
 SC_HOST_LAUNCHERS(avx512)
 /* What narrows states to bf16, with an instruction for it. */
 sc_status sc_k_delta_recurrent_avx512_bf16(const void *params, sc_stream *stream);
-sc_status sc_k_delta_decode_avx512_bf16(const void *params, sc_stream *stream);
+sc_status sc_k_decode_packed_avx512_bf16(const void *params, sc_stream *stream);
 sc_status sc_k_decode_avx512_bf16(const void *params, sc_stream *stream);
 sc_status sc_k_qkv_split_avx512_bf16(const void *params, sc_stream *stream); /* not in the table */
 #endif
@@ -118,7 +118,7 @@ sc_status sc_k_l2norm_sm90(const void *params, sc_stream *stream);
 sc_status sc_k_gated_rmsnorm_sm90(const void *params, sc_stream *stream);
 sc_status sc_k_delta_recurrent_sm90(const void *params, sc_stream *stream);
 sc_status sc_k_delta_chunk_sm90(const void *params, sc_stream *stream);
-sc_status sc_k_delta_decode_sm90(const void *params, sc_stream *stream);
+sc_status sc_k_decode_packed_sm90(const void *params, sc_stream *stream);
 sc_status sc_k_move_sm90(const void *params, sc_stream *stream);
 #endif
 

@@ -97,14 +97,14 @@ sc_k_delta_shape shape_of(sc_k_kind kind)
 }
 
 struct decode_inputs {
-    sc_k_delta_decode_params p;
+    sc_k_decode_packed_params p;
     double bytes; /* of a row without its state */
 };
 
 decode_inputs decode_setup(sc_k_kind kind, sc_dtype state, uint32_t batch)
 {
     decode_inputs in = {};
-    sc_k_delta_decode_params &p = in.p;
+    sc_k_decode_packed_params &p = in.p;
     p.shape = shape_of(kind);
     p.dtype = SC_DTYPE_BF16;
     uint64_t qkv = 2 * p.shape.heads * D + HV * D, g = kind == SC_K_KIND_GDN ? HV : HV * D;
@@ -142,9 +142,9 @@ void decode_one(bench &b, sc_k_kind kind, sc_dtype state, uint32_t batch, void *
     in.p.state.base = dev(pool);
     in.p.state.slot_stride = (int64_t)slot_bytes;
     double us = graph_us(b.stream, calls, [&](uint32_t i) {
-        sc_k_delta_decode_params p = in.p;
+        sc_k_decode_packed_params p = in.p;
         p.source = p.dest = dev(slots + (uint64_t)i * batch);
-        SC_MUST(sc_k_delta_decode(b.backend, &p, as_stream(b.stream)));
+        SC_MUST(sc_k_decode_packed(b.backend, &p, as_stream(b.stream)));
     });
     double plain = rewrite_us(b, pool, slot_bytes, slots, batch, calls);
     double bytes = batch * (2.0 * slot_bytes + in.bytes);
@@ -387,7 +387,7 @@ double step_us(const bench &b, sc_pool *pool, sc_k_kind kind, sc_dtype state, ui
             c.row_count = batch, c.source = c.dest = dev(ids + (uint64_t)i * batch);
             c.window.base = window.base, c.window.slot_stride = window.slot_stride;
             c.window.dtype = window.dtype, c.window_settled = true;
-            sc_k_delta_decode_params p = in.p;
+            sc_k_decode_packed_params p = in.p;
             p.source = p.dest = c.source;
             p.state.base = matrix.base, p.state.slot_stride = matrix.slot_stride;
             SC_MUST(sc_k_decode_step(b.backend, &c, &p, as_stream(b.stream)));

@@ -26,7 +26,7 @@ namespace {
 /* Into L2: what the block `resident` places behind this one will load, for the first half of the
  * `resident` blocks that run at once. */
 template <class R, int WARPS>
-SC_DEV void fetch_ahead(const sc_k_delta_decode_params &p, uint32_t resident)
+SC_DEV void fetch_ahead(const sc_k_decode_packed_params &p, uint32_t resident)
 {
     constexpr uint32_t VALUES = R::ROWS * WARPS * K, BYTES = VALUES * sizeof(typename R::state);
     uint32_t of_row = gridDim.x * gridDim.y;
@@ -42,7 +42,7 @@ SC_DEV void fetch_ahead(const sc_k_delta_decode_params &p, uint32_t resident)
 
 /* R: tile_rows. */
 template <class R, int WARPS, int BLOCKS> __global__ void __launch_bounds__(WARPS * 32, BLOCKS)
-decode(const __grid_constant__ sc_k_delta_decode_params p, float scale, uint32_t share_log2,
+decode(const __grid_constant__ sc_k_decode_packed_params p, float scale, uint32_t share_log2,
     uint32_t resident)
 {
     typedef typename R::tensor T;
@@ -93,7 +93,7 @@ uint32_t share_log2_of(const sc_k_delta_shape &s)
 }
 
 template <class R, int WARPS, int BLOCKS>
-sc_status launch_rows(const sc_k_delta_decode_params &p, uint32_t rows, sc_stream *stream)
+sc_status launch_rows(const sc_k_decode_packed_params &p, uint32_t rows, sc_stream *stream)
 {
     const sc_k_delta_shape &s = p.shape;
     dim3 grid(s.v_dim / (R::ROWS * WARPS), s.v_heads, rows);
@@ -103,7 +103,7 @@ sc_status launch_rows(const sc_k_delta_decode_params &p, uint32_t rows, sc_strea
 
 template <typename T, typename S, bool KDA, int GROUP, int GROUPS, int AHEAD, int WARPS,
     int BLOCKS>
-sc_status launch_tile(const sc_k_delta_decode_params &p, uint32_t rows, sc_stream *stream)
+sc_status launch_tile(const sc_k_decode_packed_params &p, uint32_t rows, sc_stream *stream)
 {
     typedef tile_rows<T, S, KDA, GROUP, GROUPS, AHEAD> R;
     return launch_rows<R, WARPS, BLOCKS>(p, rows, stream);
@@ -113,7 +113,7 @@ sc_status launch_tile(const sc_k_delta_decode_params &p, uint32_t rows, sc_strea
  * changes a bit, so choosing by batch is exact. Few heads want many small warps; many heads want
  * long ones, since q, k and gates are worked out once a warp. */
 template <bool KDA>
-sc_status launch_bf16(const sc_k_delta_decode_params &p, uint32_t rows, sc_stream *stream)
+sc_status launch_bf16(const sc_k_decode_packed_params &p, uint32_t rows, sc_stream *stream)
 {
     uint64_t heads = (uint64_t)rows * p.shape.v_heads;
     if (p.state.dtype == SC_DTYPE_BF16)
@@ -132,7 +132,7 @@ sc_status launch_bf16(const sc_k_delta_decode_params &p, uint32_t rows, sc_strea
 
 /* fp32 tensors: for tests and small models. */
 template <bool KDA>
-sc_status launch_f32(const sc_k_delta_decode_params &p, uint32_t rows, sc_stream *stream)
+sc_status launch_f32(const sc_k_decode_packed_params &p, uint32_t rows, sc_stream *stream)
 {
     return p.state.dtype == SC_DTYPE_F32
         ? launch_tile<float, float, KDA, 8, 1, 1, 1, 28>(p, rows, stream)
@@ -141,7 +141,7 @@ sc_status launch_f32(const sc_k_delta_decode_params &p, uint32_t rows, sc_stream
 
 /* Heads of 128 whose vectors lie on 16 bytes, V a multiple of 64; everything else takes the general
  * kernel. */
-bool fits(const sc_k_delta_decode_params &p)
+bool fits(const sc_k_decode_packed_params &p)
 {
     const sc_k_delta_shape &s = p.shape;
     uint64_t elem = p.dtype == SC_DTYPE_F32 ? 4 : 2;
@@ -152,9 +152,9 @@ bool fits(const sc_k_delta_decode_params &p)
 
 } // namespace
 
-sc_status sc_k_delta_decode_sm90(const void *params, sc_stream *stream)
+sc_status sc_k_decode_packed_sm90(const void *params, sc_stream *stream)
 {
-    sc_k_delta_decode_params p = *(const sc_k_delta_decode_params *)params;
+    sc_k_decode_packed_params p = *(const sc_k_decode_packed_params *)params;
     if (!fits(p)) return sc_cuda_delta_walk_decode(&p, stream);
     bool kda = p.shape.kind == SC_K_KIND_KDA, wide = p.dtype == SC_DTYPE_F32;
     uint64_t elem = wide ? 4 : 2, vo = (uint64_t)p.shape.v_heads * p.shape.v_dim;

@@ -27,13 +27,13 @@ SC_DEV int32_t index_of(sc_devptr array, uint32_t row)
     return array != 0 ? ((const int32_t *)array)[row] : -1;
 }
 
-SC_DEV int64_t qkv_stride(const sc_k_delta_decode_params &p)
+SC_DEV int64_t qkv_stride(const sc_k_decode_packed_params &p)
 {
     return p.qkv_stride != 0 ? p.qkv_stride
                              : 2ll * p.shape.heads * K + (int64_t)p.shape.v_heads * p.shape.v_dim;
 }
 
-template <typename T> SC_DEV T *output_row(const sc_k_delta_decode_params &p, const head_at &h)
+template <typename T> SC_DEV T *output_row(const sc_k_decode_packed_params &p, const head_at &h)
 {
     int64_t vo = (int64_t)p.shape.v_heads * p.shape.v_dim;
     return (T *)p.o + (int64_t)h.row * (p.o_stride != 0 ? p.o_stride : vo)
@@ -54,7 +54,7 @@ template <int N> struct gate_weights {
 
 /* N values of a lane from k0 on (KDA), or the one of the head (GDN: N = 1, k0 = 0). */
 template <int N, bool KDA>
-SC_DEV void weights_load(gate_weights<N> &w, const sc_k_delta_decode_params &p, const head_at &h,
+SC_DEV void weights_load(gate_weights<N> &w, const sc_k_decode_packed_params &p, const head_at &h,
     uint32_t k0)
 {
     int64_t at = KDA ? (int64_t)h.hv * K + k0 : h.hv;
@@ -67,7 +67,7 @@ SC_DEV void weights_load(gate_weights<N> &w, const sc_k_delta_decode_params &p, 
 }
 
 template <typename T, int N, bool KDA>
-SC_DEV void alphas(float *alpha, const gate_weights<N> &w, const sc_k_delta_decode_params &p,
+SC_DEV void alphas(float *alpha, const gate_weights<N> &w, const sc_k_decode_packed_params &p,
     const head_at &h, uint32_t k0)
 {
     int64_t n = KDA ? K : 1, heads = p.shape.v_heads, at = h.hv * n + k0;
@@ -84,7 +84,7 @@ SC_DEV void alphas(float *alpha, const gate_weights<N> &w, const sc_k_delta_deco
             p.weights.lower_bound));
 }
 
-template <typename T> SC_DEV float beta_of(const sc_k_delta_decode_params &p, const head_at &h)
+template <typename T> SC_DEV float beta_of(const sc_k_decode_packed_params &p, const head_at &h)
 {
     int64_t heads = p.shape.v_heads;
     if (p.beta != 0) return ((const float *)p.beta)[h.row * heads + h.hv];

@@ -212,7 +212,7 @@ static sc_status decode_check_common(const sc_backend *backend, sc_k_op op,
 }
 
 sc_status sc_delta_check_decode(const sc_backend *backend, sc_k_op op,
-    const sc_k_delta_decode_params *p, const struct sc_kernel_row **row_out)
+    const sc_k_decode_packed_params *p, const struct sc_kernel_row **row_out)
 {
     const sc_k_delta_shape *s = &p->shape;
     SC_TRY(sc_kernel_check_dtype("qkv and o", p->dtype));
@@ -224,10 +224,10 @@ sc_status sc_delta_check_decode(const sc_backend *backend, sc_k_op op,
         2ull * s->heads * s->k_dim + (uint64_t)s->v_heads * s->v_dim);
 }
 
-sc_status sc_kernel_delta_decode_check(const sc_backend *backend,
-    const sc_k_delta_decode_params *p, const struct sc_kernel_row **row_out)
+sc_status sc_kernel_decode_packed_check(const sc_backend *backend,
+    const sc_k_decode_packed_params *p, const struct sc_kernel_row **row_out)
 {
-    return sc_delta_check_decode(backend, SC_K_OP_DELTA_DECODE, p, row_out);
+    return sc_delta_check_decode(backend, SC_K_OP_DECODE_PACKED, p, row_out);
 }
 
 sc_status sc_k_decode(sc_backend *backend, const sc_k_decode_params *params, sc_stream *stream)
@@ -287,22 +287,22 @@ sc_status sc_k_qkv_split(sc_backend *backend, const sc_k_qkv_split_params *param
     return p->token_count > 0 ? row->launch(params, stream) : SC_OK;
 }
 
-sc_status sc_k_delta_decode(sc_backend *backend, const sc_k_delta_decode_params *params,
+sc_status sc_k_decode_packed(sc_backend *backend, const sc_k_decode_packed_params *params,
     sc_stream *stream)
 {
     const struct sc_kernel_row *row = NULL;
     SC_REQUIRE(params != NULL);
-    SC_TRY(sc_kernel_delta_decode_check(backend != NULL ? backend : sc_backend_host(), params,
+    SC_TRY(sc_kernel_decode_packed_check(backend != NULL ? backend : sc_backend_host(), params,
         &row));
     return params->row_count > 0 ? row->launch(params, stream) : SC_OK;
 }
 
 sc_status sc_kernel_decode_step_check(const sc_backend *backend,
-    const sc_k_conv_update_params *conv, const sc_k_delta_decode_params *decode,
+    const sc_k_conv_update_params *conv, const sc_k_decode_packed_params *decode,
     const struct sc_kernel_row *rows_out[2])
 {
     SC_TRY(sc_kernel_conv_update_check(backend, conv, &rows_out[0]));
-    SC_TRY(sc_kernel_delta_decode_check(backend, decode, &rows_out[1]));
+    SC_TRY(sc_kernel_decode_packed_check(backend, decode, &rows_out[1]));
     const sc_k_delta_shape *s = &decode->shape;
     uint64_t qkv = 2ull * s->heads * s->k_dim + (uint64_t)s->v_heads * s->v_dim;
     if (conv->channels != qkv)
@@ -319,7 +319,7 @@ sc_status sc_kernel_decode_step_check(const sc_backend *backend,
 }
 
 sc_status sc_k_decode_step(sc_backend *backend, const sc_k_conv_update_params *conv,
-    const sc_k_delta_decode_params *decode, sc_stream *stream)
+    const sc_k_decode_packed_params *decode, sc_stream *stream)
 {
     const struct sc_kernel_row *rows[2] = {NULL, NULL};
     if (backend == NULL) backend = sc_backend_host();

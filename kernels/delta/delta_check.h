@@ -8,7 +8,7 @@
 
 sc_status sc_delta_check_shape(const sc_k_delta_shape *shape, const sc_k_slots *state);
 /* A packed row as q, k and v of its own pitch. */
-static inline sc_k_decode_params delta_unpack(const sc_k_delta_decode_params *p)
+static inline sc_k_decode_params delta_unpack(const sc_k_decode_packed_params *p)
 {
     const sc_k_delta_shape *s = &p->shape;
     uint64_t elem_bytes = sc_kernel_elem_bytes(p->dtype), qk = (uint64_t)s->heads * s->k_dim;
@@ -27,6 +27,6 @@ sc_status sc_delta_check_tokens(const sc_k_delta_params *params, bool outputs);
 sc_status sc_delta_check_dims(const sc_k_delta_shape *shape);
 /* All of a packed decode, and the row of `op` that serves it. */
 sc_status sc_delta_check_decode(const sc_backend *backend, sc_k_op op,
-    const sc_k_delta_decode_params *params, const struct sc_kernel_row **row_out);
+    const sc_k_decode_packed_params *params, const struct sc_kernel_row **row_out);
 
 #endif

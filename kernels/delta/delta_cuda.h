@@ -12,13 +12,13 @@ extern "C" {
 #endif
 
 /* The general decode: any dims and alignment, the bits of the token-by-token kernel. */
-sc_status sc_cuda_delta_walk_decode(const sc_k_delta_decode_params *params, sc_stream *stream);
+sc_status sc_cuda_delta_walk_decode(const sc_k_decode_packed_params *params, sc_stream *stream);
 
 /* Conv and decode of a small batch in one launch (step_sm90.cu). Both calls have been checked. */
 bool sc_cuda_step_fits(const sc_k_conv_update_params *conv,
-    const sc_k_delta_decode_params *decode);
+    const sc_k_decode_packed_params *decode);
 sc_status sc_cuda_step(const sc_k_conv_update_params *conv,
-    const sc_k_delta_decode_params *decode, sc_stream *stream);
+    const sc_k_decode_packed_params *decode, sc_stream *stream);
 
 /* Bytes of scratch of the chunk form on a device. */
 uint64_t sc_cuda_delta_chunk_scratch(const sc_k_delta_params *params);

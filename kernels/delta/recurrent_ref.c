@@ -143,7 +143,7 @@ sc_status SC_HOST_FN(sc_k_decode)(const void *params, sc_stream *stream)
     return SC_OK;
 }
 
-sc_status SC_HOST_FN(sc_k_delta_decode)(const void *params, sc_stream *stream)
+sc_status SC_HOST_FN(sc_k_decode_packed)(const void *params, sc_stream *stream)
 {
     const sc_k_decode_params p = delta_unpack(params);
     return SC_HOST_FN(sc_k_decode)(&p, stream);

@@ -225,7 +225,7 @@ sc_status sc_k_delta_recurrent_sm90(const void *params, sc_stream *stream)
     return launch(p, in->row_count, stream);
 }
 
-sc_status sc_cuda_delta_walk_decode(const sc_k_delta_decode_params *in, sc_stream *stream)
+sc_status sc_cuda_delta_walk_decode(const sc_k_decode_packed_params *in, sc_stream *stream)
 {
     const sc_k_delta_shape &s = in->shape;
     uint64_t qk = (uint64_t)s.heads * s.k_dim, vo = (uint64_t)s.v_heads * s.v_dim;

@@ -26,7 +26,7 @@ namespace {
 enum { CLUSTER_MAX = 8, QK_PAIRS = K };
 
 struct step_call {
-    sc_k_delta_decode_params p;
+    sc_k_decode_packed_params p;
     sc_k_slots window;
     sc_devptr x, weight;
     int64_t x_stride;
@@ -157,7 +157,7 @@ step(const __grid_constant__ step_call s)
     constexpr bool KDA = R::PER_K;
     constexpr int V_ROWS = WARPS * R::ROWS;
     __shared__ __align__(16) uint32_t qk_words[QK_PAIRS], v_words[V_ROWS / 2];
-    const sc_k_delta_decode_params &p = s.p;
+    const sc_k_decode_packed_params &p = s.p;
     uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, k0 = KDA ? lane * LANES_WIDE : 0;
     uint32_t head = blockIdx.y, nth = blockIdx.x / s.blocks;
     uint32_t base = (blockIdx.x - nth * s.blocks) * V_ROWS, v0 = base + warp * R::ROWS;
@@ -240,7 +240,7 @@ template <bool KDA> sc_status launch_kind(const step_call &s, sc_stream *stream)
 /* Batches of more (row, v head) pairs are served faster by two launches (measured on an H200). */
 enum { HEADS_MAX_FP32 = 128, HEADS_MAX_BF16 = 1024, BLOCK_ROWS = 64 };
 
-bool sc_cuda_step_fits(const sc_k_conv_update_params *c, const sc_k_delta_decode_params *p)
+bool sc_cuda_step_fits(const sc_k_conv_update_params *c, const sc_k_decode_packed_params *p)
 {
     const sc_k_delta_shape &s = p->shape;
     uint64_t heads = (uint64_t)p->row_count * s.v_heads;
@@ -254,7 +254,7 @@ bool sc_cuda_step_fits(const sc_k_conv_update_params *c, const sc_k_delta_decode
         && (uint64_t)c->x_stride % 2 == 0;
 }
 
-sc_status sc_cuda_step(const sc_k_conv_update_params *c, const sc_k_delta_decode_params *p,
+sc_status sc_cuda_step(const sc_k_conv_update_params *c, const sc_k_decode_packed_params *p,
     sc_stream *stream)
 {
     step_call s = {};

@@ -106,10 +106,10 @@ static sc_k_conv_update_params update_params(const struct chain *c, uint32_t i)
         .window = p.window, .window_settled = b->settled, .order = b->order};
 }
 
-static sc_k_delta_decode_params decode_params(const struct chain *c)
+static sc_k_decode_packed_params decode_params(const struct chain *c)
 {
     const sc_linear_batch *b = c->batch;
-    return (sc_k_delta_decode_params){.qkv = c->y, .o = b->o,
+    return (sc_k_decode_packed_params){.qkv = c->y, .o = b->o,
         .qkv_stride = (int64_t)c->channels, .o_stride = b->o_stride, .dtype = b->dtype,
         .a = b->a, .b = b->b, .a_stride = b->a_stride, .b_stride = b->b_stride,
         .weights = c->layer->gates, .shape = c->layer->shape, .row_count = b->row_count,
@@ -214,12 +214,12 @@ sc_status sc_linear_decode(sc_backend *backend, const sc_linear_layer *layer,
     SC_TRY(form_open(&c, backend, layer, batch, SC_LINEAR_DECODE));
     if (batch->row_count == 0) return SC_OK;
     SC_REQUIRE(batch->token_count == batch->row_count);
-    sc_k_delta_decode_params decode = decode_params(&c);
+    sc_k_decode_packed_params decode = decode_params(&c);
     for (uint32_t i = 0; i < batch->window_count; i++) conv[i] = update_params(&c, i);
     if (batch->window_count == 1) return sc_k_decode_step(backend, &conv[0], &decode, stream);
     for (uint32_t i = 0; i < batch->window_count; i++)
         SC_TRY(sc_kernel_conv_update_check(backend, &conv[i], &rows[i]));
-    SC_TRY(sc_kernel_delta_decode_check(backend, &decode, &rows[WINDOWS]));
+    SC_TRY(sc_kernel_decode_packed_check(backend, &decode, &rows[WINDOWS]));
     for (uint32_t i = 0; i < batch->window_count; i++)
         SC_TRY(rows[i]->launch(&conv[i], stream));
     return rows[WINDOWS]->launch(&decode, stream);

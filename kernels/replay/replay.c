@@ -168,7 +168,7 @@ sc_status sc_k_replay_delta(sc_backend *backend, const sc_k_replay_delta_params 
     const struct sc_kernel_row *row = NULL;
     if (backend == NULL) backend = sc_backend_host();
     SC_REQUIRE(params != NULL);
-    const sc_k_delta_decode_params *p = &params->step;
+    const sc_k_decode_packed_params *p = &params->step;
     SC_REQUIRE(p->initial.base == 0);
     SC_TRY(sc_delta_check_decode(backend, SC_K_OP_REPLAY_DELTA, p, &row));
     if (p->row_count == 0) return SC_OK;

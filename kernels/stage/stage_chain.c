@@ -101,11 +101,11 @@ static sc_status run_decode(sc_kda_stage *stage, const struct chain *c, sc_strea
         .weight = p.weight, .weight_dtype = p.weight_dtype, .act = p.act,
         .channels = p.channels, .width = p.width, .row_count = u->requests, .source = u->source,
         .dest = u->dest, .save = u->save, .window = u->window, .order = u->window_order};
-    sc_k_delta_decode_params decode = {.qkv = c->y, .o = c->out, .dtype = c->o->dtype, .g = c->g,
+    sc_k_decode_packed_params decode = {.qkv = c->y, .o = c->out, .dtype = c->o->dtype, .g = c->g,
         .beta = c->beta, .shape = shape_of(c->o), .row_count = u->requests, .source = u->source,
         .dest = u->dest, .save = u->save, .state = u->state};
     SC_TRY(sc_k_conv_update(stage->backend, &conv, stream));
-    return sc_k_delta_decode(stage->backend, &decode, stream);
+    return sc_k_decode_packed(stage->backend, &decode, stream);
 }
 
 static sc_status run_verify(sc_kda_stage *stage, const struct chain *c, sc_stream *stream)

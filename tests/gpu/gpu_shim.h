@@ -340,7 +340,7 @@ static inline sc_status gpu_delta_chunk(const sc_k_delta_params *params)
     return gpu_end(sc_k_delta_chunk(gpu.backend, &p, NULL));
 }
 
-static void gpu_decode_params(sc_k_delta_decode_params *p)
+static void gpu_decode_params(sc_k_decode_packed_params *p)
 {
     const sc_k_delta_shape *s = &p->shape;
     uint64_t qk = (uint64_t)s->heads * s->k_dim, vo = (uint64_t)s->v_heads * s->v_dim;
@@ -361,22 +361,22 @@ static void gpu_decode_params(sc_k_delta_decode_params *p)
     gpu_slots(&p->state, vo * s->k_dim);
 }
 
-static inline sc_status gpu_delta_decode(const sc_k_delta_decode_params *params)
+static inline sc_status gpu_decode_packed(const sc_k_decode_packed_params *params)
 {
-    sc_k_delta_decode_params p = *params;
+    sc_k_decode_packed_params p = *params;
     gpu_begin();
     gpu_decode_params(&p);
     if (gpu.status != SC_OK) return gpu.status;
-    return gpu_end(sc_k_delta_decode(gpu.backend, &p, NULL));
+    return gpu_end(sc_k_decode_packed(gpu.backend, &p, NULL));
 }
 
 static inline sc_status gpu_decode_step(const sc_k_conv_update_params *conv,
-    const sc_k_delta_decode_params *decode)
+    const sc_k_decode_packed_params *decode)
 {
     if (conv == NULL || decode == NULL || conv->row_count != decode->row_count)
         return sc_k_decode_step(gpu.backend, conv, decode, NULL);
     sc_k_conv_update_params c = *conv;
-    sc_k_delta_decode_params p = *decode;
+    sc_k_decode_packed_params p = *decode;
     gpu_begin();
     gpu_update_params(&c);
     gpu_decode_params(&p);
@@ -392,7 +392,7 @@ static inline sc_status gpu_decode_step(const sc_k_conv_update_params *conv,
 #define sc_k_gated_rmsnorm(backend, params, stream) gpu_gated_rmsnorm(params)
 #define sc_k_delta_recurrent(backend, params, stream) gpu_delta_recurrent(params)
 #define sc_k_delta_chunk(backend, params, stream) gpu_delta_chunk(params)
-#define sc_k_delta_decode(backend, params, stream) gpu_delta_decode(params)
+#define sc_k_decode_packed(backend, params, stream) gpu_decode_packed(params)
 #define sc_k_decode_step(backend, conv, decode, stream) gpu_decode_step(conv, decode)
 #define sc_k_move(backend, params, stream) gpu_move(params)
 

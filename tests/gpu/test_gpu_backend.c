@@ -322,7 +322,7 @@ START_TEST(graphs__replay_copies_and_kernels)
     upload(m.base, bytes, 4 * state);
     sc_devptr index = m.base + 3 * state;
     upload(index, slots, sizeof slots);
-    sc_k_delta_decode_params p = {.qkv = m.base + 2 * state, .o = m.base + 2 * state + qkv,
+    sc_k_decode_packed_params p = {.qkv = m.base + 2 * state, .o = m.base + 2 * state + qkv,
         .dtype = SC_DTYPE_F32, .g = m.base + 2 * state + 2 * qkv,
         .beta = m.base + 2 * state + 2 * qkv + 4096,
         .shape = {SC_K_KIND_GDN, HEADS, HEADS, D, D, 0.0f, true}, .row_count = 4,
@@ -338,7 +338,7 @@ START_TEST(graphs__replay_copies_and_kernels)
     uint8_t *before = malloc(state), *want = malloc(state);
     OK(sc_backend_copy(gpu, SC_COPY_D2H, sc_host_devptr(before), m.base, state));
     for (int i = 0; i < 3; i++) {
-        OK(sc_k_delta_decode(gpu, &p, stream));
+        OK(sc_k_decode_packed(gpu, &p, stream));
         OK(sc_backend_copy_rows(gpu, &rows, stream));
     }
     OK(sc_backend_stream_sync(gpu, stream));
@@ -347,7 +347,7 @@ START_TEST(graphs__replay_copies_and_kernels)
     upload(m.base, before, state);
     ck_assert_int_eq(cudaStreamBeginCapture((cudaStream_t)(void *)stream,
         cudaStreamCaptureModeThreadLocal), cudaSuccess);
-    OK(sc_k_delta_decode(gpu, &p, stream));
+    OK(sc_k_decode_packed(gpu, &p, stream));
     OK(sc_backend_copy_rows(gpu, &rows, stream));
     ck_assert_int_eq(cudaStreamEndCapture((cudaStream_t)(void *)stream, &graph), cudaSuccess);
     ck_assert_int_eq(cudaGraphInstantiate(&exec, graph, 0), cudaSuccess);

@@ -106,7 +106,7 @@ CALL(l2norm)
 CALL(gated_rmsnorm)
 CALL(delta_recurrent)
 CALL(delta_chunk)
-CALL(delta_decode)
+CALL(decode_packed)
 CALL(move)
 
 static const sc_dtype dtypes[2] = {SC_DTYPE_F32, SC_DTYPE_BF16};
@@ -219,12 +219,12 @@ static const struct { uint32_t v_heads, dim; } decodes[] = {{4, 128}, {16, 128},
     {64, 128}, {256, 128}, {2, 64}};
 enum { DECODES = sizeof decodes / sizeof decodes[0] };
 
-static sc_k_delta_decode_params decode_params(int i, uint64_t *bytes_out)
+static sc_k_decode_packed_params decode_params(int i, uint64_t *bytes_out)
 {
     uint32_t v_heads = decodes[i / 8].v_heads, dim = decodes[i / 8].dim;
     sc_dtype dtype = dtypes[i / 2 % 2], state = dtypes[i / 4 % 2];
     sc_k_kind kind = i % 2 ? SC_K_KIND_KDA : SC_K_KIND_GDN;
-    sc_k_delta_decode_params p = {.qkv = noise(0), .o = out.base, .dtype = dtype,
+    sc_k_decode_packed_params p = {.qkv = noise(0), .o = out.base, .dtype = dtype,
         .a = noise(1 << 20), .b = noise(1 << 19), .shape = shape(kind, v_heads),
         .weights = weights(kind == SC_K_KIND_GDN ? SC_K_GATE_GDN : SC_K_GATE_KDA_SOFTPLUS),
         .row_count = ROWS, .source = index_at(SOURCE), .dest = index_at(DEST),
@@ -240,14 +240,14 @@ static sc_k_delta_decode_params decode_params(int i, uint64_t *bytes_out)
 START_TEST(decode__once)
 {
     uint64_t bytes = 0;
-    sc_k_delta_decode_params p = decode_params(_i, &bytes);
-    twice(delta_decode, &p, bytes);
+    sc_k_decode_packed_params p = decode_params(_i, &bytes);
+    twice(decode_packed, &p, bytes);
 }
 END_TEST
 
 struct both {
     sc_k_conv_update_params conv;
-    sc_k_delta_decode_params decode;
+    sc_k_decode_packed_params decode;
 };
 
 static sc_status step(const void *params)

@@ -74,7 +74,7 @@ static inline void ring_delta_init(struct ring_rig *x, struct sc_prng *prng, int
         x->g[n] = -0.5f * (float)(sc_prng_unit(prng) * sc_prng_unit(prng));
     for (size_t n = 0; n < count * x->beta_row; n++) x->beta[n] = (float)sc_prng_unit(prng);
     x->pool = rig_pool(x->state, x->vo * d[2], RING_SLOTS, 0, 0);
-    x->delta.step = (sc_k_delta_decode_params){.dtype = x->dtype, .shape = shape,
+    x->delta.step = (sc_k_decode_packed_params){.dtype = x->dtype, .shape = shape,
         .row_count = RING_ROWS, .state = x->pool.slots};
     uint32_t bytes = 0;
     RIG_OK(sc_k_replay_delta_record_bytes(&shape, x->dtype, &bytes));
@@ -157,7 +157,7 @@ static inline void ring_aim(struct ring_rig *x, uint32_t t)
         p->source = source, p->dest = dest;
         return;
     }
-    sc_k_delta_decode_params *p = &x->delta.step;
+    sc_k_decode_packed_params *p = &x->delta.step;
     p->qkv = ring_in(x, 0, t), p->o = sc_host_devptr(x->out);
     p->g = sc_host_devptr(x->g + (size_t)t * RING_ROWS * x->g_row);
     p->beta = sc_host_devptr(x->beta + (size_t)t * RING_ROWS * x->beta_row);
@@ -169,7 +169,7 @@ static inline void ring_plain(struct ring_rig *x, uint32_t t)
 {
     ring_aim(x, t);
     if (!x->is_ssm) {
-        RIG_OK(sc_k_delta_decode(NULL, &x->delta.step, NULL));
+        RIG_OK(sc_k_decode_packed(NULL, &x->delta.step, NULL));
         return;
     }
     int32_t start[RING_ROWS + 1];
@@ -208,7 +208,7 @@ static inline void ring_fold(struct ring_rig *x)
         RIG_OK(sc_k_replay_ssm_fold(NULL, &x->ssm, NULL));
         return;
     }
-    const sc_k_delta_decode_params *p = &x->delta.step;
+    const sc_k_decode_packed_params *p = &x->delta.step;
     RIG_OK(sc_k_replay_delta_fold(NULL, &(sc_k_replay_delta_fold_params){.shape = p->shape,
         .dtype = p->dtype, .row_count = RING_ROWS, .source = p->source, .dest = p->dest,
         .state = p->state, .ring = x->delta.ring}, NULL));

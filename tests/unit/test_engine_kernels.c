@@ -19,7 +19,7 @@ START_TEST(kernels__are_resolved_from_the_wishes)
     options.cache.decode_backend = "reference";
     rig_init(&rig, &options);
     rig_ok(sc_cache_kernels(rig.cache, &kernels));
-    ck_assert_str_eq(row_of(kernels, SC_K_OP_DELTA_DECODE), "reference");
+    ck_assert_str_eq(row_of(kernels, SC_K_OP_DECODE_PACKED), "reference");
     ck_assert_str_eq(row_of(kernels, SC_K_OP_DELTA_VERIFY), "reference");
     ck_assert_ptr_nonnull(row_of(kernels, SC_K_OP_DELTA_CHUNK));
     ck_assert_str_eq(sc_backend_name(sc_kernels_backend(kernels)), "host");

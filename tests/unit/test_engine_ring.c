@@ -117,11 +117,11 @@ static void plain(const sc_k_slots *state, const int32_t *tokens, uint32_t from,
     for (uint32_t t = from; t < to; t++) {
         struct input x;
         make_input(tokens[t], t, &x);
-        sc_k_delta_decode_params p = {.qkv = sc_host_devptr(x.qkv), .o = sc_host_devptr(o),
+        sc_k_decode_packed_params p = {.qkv = sc_host_devptr(x.qkv), .o = sc_host_devptr(o),
             .dtype = SC_DTYPE_F32, .g = sc_host_devptr(&x.g), .beta = sc_host_devptr(&x.beta),
             .shape = shape, .row_count = 1, .source = sc_host_devptr(&source),
             .dest = sc_host_devptr(&dest), .state = *state};
-        OK(sc_k_delta_decode(NULL, &p, NULL));
+        OK(sc_k_decode_packed(NULL, &p, NULL));
         source = dest;
     }
 }

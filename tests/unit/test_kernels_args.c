@@ -31,7 +31,7 @@ static sc_k_gates_params gates;
 static sc_k_l2norm_params l2norm;
 static sc_k_gated_rmsnorm_params rmsnorm;
 static sc_k_delta_params delta;
-static sc_k_delta_decode_params decode;
+static sc_k_decode_packed_params decode;
 
 #define P(array) sc_host_devptr(m.array)
 
@@ -92,7 +92,7 @@ static void setup(void)
     RIG_OK(sc_k_delta_chunk_scratch(NULL, &delta, &delta.scratch_bytes));
     scratch = rig_alloc(delta.scratch_bytes);
     delta.scratch = sc_host_devptr(scratch);
-    decode = (sc_k_delta_decode_params){.qkv = P(x), .o = P(o), .dtype = SC_DTYPE_F32,
+    decode = (sc_k_decode_packed_params){.qkv = P(x), .o = P(o), .dtype = SC_DTYPE_F32,
         .a = P(a), .b = P(b), .weights = weights, .shape = shape, .row_count = ROWS,
         .source = P(source), .dest = P(dest), .save = P(save), .state = state.slots};
     before = rig_alloc(sizeof m + state.bytes + window.bytes);
@@ -389,8 +389,8 @@ END_TEST
 
 START_TEST(decode__refuses_bad_arguments)
 {
-#define CALL sc_k_delta_decode(NULL, &decode, NULL)
-    ck_assert_int_eq(sc_k_delta_decode(NULL, NULL, NULL), SC_ERR_INVALID);
+#define CALL sc_k_decode_packed(NULL, &decode, NULL)
+    ck_assert_int_eq(sc_k_decode_packed(NULL, NULL, NULL), SC_ERR_INVALID);
     BAD_SHAPE(CALL, decode.shape);
     INVALID(CALL, decode.qkv, 0);
     INVALID(CALL, decode.o, 0);
@@ -447,7 +447,7 @@ START_TEST(launchers__no_rows_no_tokens_is_fine)
     RIG_OK(sc_k_conv_update(NULL, &update, NULL));
     RIG_OK(sc_k_delta_recurrent(NULL, &delta, NULL));
     RIG_OK(sc_k_delta_chunk(NULL, &delta, NULL));
-    RIG_OK(sc_k_delta_decode(NULL, &decode, NULL));
+    RIG_OK(sc_k_decode_packed(NULL, &decode, NULL));
     RIG_OK(sc_k_gates(NULL, &gates, NULL));
     RIG_OK(sc_k_l2norm(NULL, &l2norm, NULL));
     RIG_OK(sc_k_gated_rmsnorm(NULL, &rmsnorm, NULL));

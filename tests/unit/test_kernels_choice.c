@@ -51,10 +51,10 @@ START_TEST(choice__wishes_are_apart)
     sc_kernels_options o = SC_KERNELS_OPTIONS_INIT;
     const char *best = NULL, *decode = NULL;
     RIG_OK(sc_k_choice(NULL, SC_K_OP_DELTA_CHUNK, SC_DTYPE_BF16, SC_DTYPE_F32, &best));
-    RIG_OK(sc_k_choice(NULL, SC_K_OP_DELTA_DECODE, SC_DTYPE_BF16, SC_DTYPE_F32, &decode));
+    RIG_OK(sc_k_choice(NULL, SC_K_OP_DECODE_PACKED, SC_DTYPE_BF16, SC_DTYPE_F32, &decode));
     o.decode_backend = "reference";
     sc_kernels *k = create(&o);
-    ck_assert_str_eq(row_of(k, SC_K_OP_DELTA_DECODE, false).row, "reference");
+    ck_assert_str_eq(row_of(k, SC_K_OP_DECODE_PACKED, false).row, "reference");
     ck_assert_str_eq(row_of(k, SC_K_OP_DECODE, false).row, "reference");
     ck_assert_str_eq(row_of(k, SC_K_OP_DELTA_CHUNK, false).row, best);
     ck_assert_str_eq(row_of(k, SC_K_OP_DELTA_VERIFY, false).row, "reference"); /* decode's first */
@@ -64,7 +64,7 @@ START_TEST(choice__wishes_are_apart)
     o.decode_backend = NULL, o.extend_backend = "reference";
     k = create(&o);
     ck_assert_str_eq(row_of(k, SC_K_OP_DELTA_CHUNK, false).row, "reference");
-    ck_assert_str_eq(row_of(k, SC_K_OP_DELTA_DECODE, false).row, decode);
+    ck_assert_str_eq(row_of(k, SC_K_OP_DECODE_PACKED, false).row, decode);
     sc_kernels_destroy(k);
 }
 END_TEST

@@ -18,7 +18,7 @@ struct decode {
     void *packed, *q, *k, *v, *a, *b, *o;
     float *w;
     int32_t source[ROWS], dest[ROWS], save[ROWS];
-    sc_k_delta_decode_params p;
+    sc_k_decode_packed_params p;
 };
 
 static void *tensor(struct sc_prng *prng, sc_dtype dtype, size_t count)
@@ -70,7 +70,7 @@ static struct decode decode_open(int i)
 
 static void decode_point(struct decode *s)
 {
-    s->p = (sc_k_delta_decode_params){.qkv = sc_host_devptr(s->packed),
+    s->p = (sc_k_decode_packed_params){.qkv = sc_host_devptr(s->packed),
         .o = sc_host_devptr(s->o), .dtype = s->d.dtype, .a = sc_host_devptr(s->a),
         .b = sc_host_devptr(s->b),
         .weights = {.gate = s->d.shape.kind == SC_K_KIND_GDN ? SC_K_GATE_GDN
@@ -99,7 +99,7 @@ static sc_k_qkv_split_params split_params(const struct decode *s)
 
 static sc_k_decode_params apart_params(const struct decode *s)
 {
-    const sc_k_delta_decode_params *p = &s->p;
+    const sc_k_decode_packed_params *p = &s->p;
     return (sc_k_decode_params){.q = sc_host_devptr(s->q), .k = sc_host_devptr(s->k),
         .v = sc_host_devptr(s->v), .o = p->o, .q_stride = (int64_t)rig_qk(&s->d) + 8,
         .dtype = p->dtype, .a = p->a, .b = p->b, .weights = p->weights, .shape = p->shape,
@@ -115,7 +115,7 @@ START_TEST(decode__separate_tensors_give_the_bits_of_the_packed_row)
     sc_k_qkv_split_params split = split_params(&two);
     RIG_OK(sc_k_qkv_split(NULL, &split, NULL));
     sc_k_decode_params apart = apart_params(&two);
-    RIG_OK(sc_k_delta_decode(NULL, &one.p, NULL));
+    RIG_OK(sc_k_decode_packed(NULL, &one.p, NULL));
     RIG_OK(sc_k_decode(NULL, &apart, NULL));
     ck_assert_mem_eq(one.o, two.o, bytes);
     for (int32_t slot = 0; slot < SLOTS; slot++) rig_same_slots(&one.pool, slot, &two.pool, slot);
@@ -198,7 +198,7 @@ START_TEST(initial__decode)
     decode_point(&s);
     s.p.save = 0;
     sc_k_slots dense = beginnings(&prng, &s.pool, _i % 2 ? SC_DTYPE_F32 : SC_DTYPE_BF16);
-    SAME_FROM_DENSE(sc_k_delta_decode(NULL, &s.p, NULL), s.p.source, s.p.dest, s.p.initial,
+    SAME_FROM_DENSE(sc_k_decode_packed(NULL, &s.p, NULL), s.p.source, s.p.dest, s.p.initial,
         &s.pool, s.o, ROWS * rig_vo(&s.d) * rig_elem(s.d.dtype));
     free(sc_host_ptr(dense.base)), decode_close(&s);
 }

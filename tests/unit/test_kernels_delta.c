@@ -69,13 +69,13 @@ static void run_decode(const struct delta_case *c, sc_dtype dtype, const struct 
         void *qkv = rig_tensor(dtype, row, 2 * qk + vo);
         int32_t from = t == 0 ? source : SLOT_DEST, to = SLOT_DEST;
         int32_t save = t + 1 == c->tokens ? SLOT_SAVE : -1;
-        sc_k_delta_decode_params p = {.qkv = sc_host_devptr(qkv),
+        sc_k_decode_packed_params p = {.qkv = sc_host_devptr(qkv),
             .o = sc_host_devptr((uint8_t *)o + t * vo * rig_elem(dtype)), .dtype = dtype,
             .g = sc_host_devptr(c->g.f + t * g),
             .beta = sc_host_devptr(c->beta.f + t * c->dims.v_heads), .shape = c->dims,
             .row_count = 1, .source = sc_host_devptr(&from), .dest = sc_host_devptr(&to),
             .save = sc_host_devptr(&save), .state = pool->slots};
-        RIG_OK(sc_k_delta_decode(NULL, &p, NULL));
+        RIG_OK(sc_k_decode_packed(NULL, &p, NULL));
         free(qkv);
     }
     free(row);
@@ -207,7 +207,7 @@ static void run_raw_decode(const char *name, sc_k_gate gate, sc_dtype dtype, dou
     }
     void *t[] = {rig_tensor(dtype, qkv.f, qkv.count), rig_tensor(dtype, a.f, a.count),
         rig_tensor(dtype, b.f, b.count), rig_tensor(dtype, NULL, o.count)};
-    sc_k_delta_decode_params p = {.qkv = sc_host_devptr(t[0]), .o = sc_host_devptr(t[3]),
+    sc_k_decode_packed_params p = {.qkv = sc_host_devptr(t[0]), .o = sc_host_devptr(t[3]),
         .dtype = dtype, .a = sc_host_devptr(t[1]), .b = sc_host_devptr(t[2]),
         .weights = {.gate = gate, .a_log = sc_host_devptr(a_log.f),
             .dt_bias = sc_host_devptr(dt_bias.f), .dt_bias_dtype = SC_DTYPE_F32,
@@ -217,7 +217,7 @@ static void run_raw_decode(const char *name, sc_k_gate gate, sc_dtype dtype, dou
             .k_dim = (uint32_t)shape.i[2], .v_dim = (uint32_t)shape.i[3], .qk_l2norm = true},
         .row_count = rows, .source = sc_host_devptr(source), .dest = sc_host_devptr(dest),
         .state = pool.slots};
-    RIG_OK(sc_k_delta_decode(NULL, &p, NULL));
+    RIG_OK(sc_k_decode_packed(NULL, &p, NULL));
     float *got = rig_alloc(o.count * 4);
     rig_read(got, t[3], dtype, o.count);
     check_ratio("o", name, DECODE, got, o.f, o.count, limit);

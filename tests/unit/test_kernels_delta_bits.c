@@ -283,11 +283,11 @@ static void decode_token(struct rig_delta *d, const struct rig_pool *pool, uint3
     void *qkv = rig_tensor(d->dtype, rows, 2 * n);
     uint8_t *o = rig_tensor(d->dtype, NULL, 2 * vo);
     int32_t sources[2] = {-1, source}, dests[2] = {7, dest}, saves[2] = {8, save};
-    sc_k_delta_decode_params p = {.qkv = sc_host_devptr(qkv), .o = sc_host_devptr(o),
+    sc_k_decode_packed_params p = {.qkv = sc_host_devptr(qkv), .o = sc_host_devptr(o),
         .dtype = d->dtype, .g = sc_host_devptr(g), .beta = sc_host_devptr(beta),
         .shape = d->shape, .row_count = 2, .source = sc_host_devptr(sources),
         .dest = sc_host_devptr(dests), .save = sc_host_devptr(saves), .state = pool->slots};
-    RIG_OK(sc_k_delta_decode(NULL, &p, NULL));
+    RIG_OK(sc_k_decode_packed(NULL, &p, NULL));
     rig_all_bytes(o, vo * e, 0);
     memcpy(rig_o(d, 0, t), o + vo * e, vo * e);
     free(rows), free(g), free(beta), free(qkv), free(o);

@@ -80,12 +80,12 @@ static void decode(struct layer *l)
         .width = WIDTH, .row_count = 1, .source = sc_host_devptr(&one),
         .dest = sc_host_devptr(&one), .window = l->window.slots};
     RIG_OK(sc_k_conv_update(NULL, &c, NULL));
-    sc_k_delta_decode_params p = {.qkv = sc_host_devptr(y),
+    sc_k_decode_packed_params p = {.qkv = sc_host_devptr(y),
         .o = sc_host_devptr(l->o + (size_t)TOKENS * l->outputs), .dtype = SC_DTYPE_F32,
         .g = sc_host_devptr(l->g + (size_t)TOKENS * l->gates),
         .beta = sc_host_devptr(l->beta + (size_t)TOKENS * l->shape.v_heads), .shape = l->shape,
         .row_count = 1, .source = c.source, .dest = c.dest, .state = l->state.slots};
-    RIG_OK(sc_k_delta_decode(NULL, &p, NULL));
+    RIG_OK(sc_k_decode_packed(NULL, &p, NULL));
 }
 
 static void run(struct layer *l)
@@ -207,13 +207,13 @@ START_TEST(report_94__packed_heads_are_cut_part_by_part)
     ck_assert_uint_eq(channel_of(&part, 1, 2, c), 3 * c);
     ck_assert_uint_ne(channel_of(&part, 1, 2, c), part.channels + c);
     int32_t one = 1;
-    sc_k_delta_decode_params p = {.qkv = sc_host_devptr(all.y), .o = sc_host_devptr(all.o),
+    sc_k_decode_packed_params p = {.qkv = sc_host_devptr(all.y), .o = sc_host_devptr(all.o),
         .dtype = SC_DTYPE_F32, .g = sc_host_devptr(all.g), .beta = sc_host_devptr(all.beta),
         .shape = {.kind = SC_K_KIND_GDN, .heads = HEADS - 1, .v_heads = HEADS, .k_dim = 64,
             .v_dim = 24},
         .row_count = 1, .source = sc_host_devptr(&one), .dest = sc_host_devptr(&one),
         .state = all.state.slots};
-    ck_assert_int_eq(sc_k_delta_decode(NULL, &p, NULL), SC_ERR_INVALID);
+    ck_assert_int_eq(sc_k_decode_packed(NULL, &p, NULL), SC_ERR_INVALID);
     layer_free(&part), layer_free(&all);
 }
 END_TEST

@@ -162,7 +162,7 @@ START_TEST(replay_fold__refuses_bad_arguments)
         close_all();
         return;
     }
-    const sc_k_delta_decode_params *p = &x.delta.step;
+    const sc_k_decode_packed_params *p = &x.delta.step;
     sc_k_replay_delta_fold_params fold = {.shape = p->shape, .dtype = p->dtype,
         .row_count = RING_ROWS, .source = p->source, .dest = p->dest, .state = p->state,
         .ring = x.delta.ring};

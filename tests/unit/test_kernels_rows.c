@@ -264,7 +264,7 @@ START_TEST(rows__decodes_agree_to_the_bit)
     if (_i % 3 == 1) fill_tiny(&prng, &pool);
     if (_i % 3 == 1) v_zero(qkv, &d);
     int32_t source[3] = {1, -1, 0}, dest[3] = {3, 5, 2}, save[3] = {4, -1, -1};
-    sc_k_delta_decode_params p = {.qkv = sc_host_devptr(qkv), .o = sc_host_devptr(o),
+    sc_k_decode_packed_params p = {.qkv = sc_host_devptr(qkv), .o = sc_host_devptr(o),
         .dtype = d.dtype, .a = sc_host_devptr(a), .b = sc_host_devptr(b),
         .weights = {.gate = d.shape.kind == SC_K_KIND_GDN ? SC_K_GATE_GDN
                                                           : SC_K_GATE_KDA_SOFTPLUS,
@@ -273,7 +273,7 @@ START_TEST(rows__decodes_agree_to_the_bit)
         .shape = d.shape, .row_count = 3, .source = sc_host_devptr(source),
         .dest = sc_host_devptr(dest), .save = sc_host_devptr(save), .state = pool.slots};
     struct outputs out = {{o, pool.memory}, {3 * rig_vo(&d) * rig_elem(d.dtype), pool.bytes}, 2};
-    run_rows(SC_K_OP_DELTA_DECODE, &p, &out, false);
+    run_rows(SC_K_OP_DECODE_PACKED, &p, &out, false);
     free(qkv), free(o), free(a), free(b), free(w), free(pool.memory), rig_delta_free(&d);
 }
 END_TEST
@@ -347,7 +347,7 @@ START_TEST(rows__rings_agree_to_the_bit)
             {RING_ROWS * ring_out_bytes(&x), x.pool.bytes, x.ring_stride * RING_SLOTS}, 3};
         const void *params = ssm ? (const void *)&x.ssm : &x.delta;
         run_rows(ssm ? SC_K_OP_REPLAY_SSM : SC_K_OP_REPLAY_DELTA, params, &out, false);
-        const sc_k_delta_decode_params *p = &x.delta.step;
+        const sc_k_decode_packed_params *p = &x.delta.step;
         sc_k_replay_delta_fold_params fold = {.shape = p->shape, .dtype = p->dtype,
             .row_count = RING_ROWS, .source = p->source, .dest = p->dest, .state = p->state,
             .ring = x.delta.ring};

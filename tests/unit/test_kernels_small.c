@@ -100,18 +100,18 @@ START_TEST(gates__are_the_gates_of_the_packed_decode)
             .g = sc_host_devptr(g), .beta = sc_host_devptr(beta)};
         RIG_OK(sc_k_gates(NULL, &gates, NULL));
         int32_t source = 0, dest = 1;
-        sc_k_delta_decode_params p = {.qkv = sc_host_devptr(qkv), .o = sc_host_devptr(o[0]),
+        sc_k_decode_packed_params p = {.qkv = sc_host_devptr(qkv), .o = sc_host_devptr(o[0]),
             .dtype = SC_DTYPE_F32, .a = sc_host_devptr(a), .b = sc_host_devptr(b),
             .weights = weights,
             .shape = {.kind = kind == 0 ? SC_K_KIND_GDN : SC_K_KIND_KDA, .heads = 1,
                 .v_heads = HV, .k_dim = K, .v_dim = V, .qk_l2norm = true},
             .row_count = 1, .source = sc_host_devptr(&source), .dest = sc_host_devptr(&dest),
             .state = pool.slots};
-        RIG_OK(sc_k_delta_decode(NULL, &p, NULL));
+        RIG_OK(sc_k_decode_packed(NULL, &p, NULL));
         p.g = sc_host_devptr(g), p.beta = sc_host_devptr(beta), p.a = p.b = 0;
         p.o = sc_host_devptr(o[1]);
         dest = 2;
-        RIG_OK(sc_k_delta_decode(NULL, &p, NULL));
+        RIG_OK(sc_k_decode_packed(NULL, &p, NULL));
         ck_assert_mem_eq(o[0], o[1], sizeof o[0]);
         rig_same_slots(&pool, 1, &pool, 2);
         free(a), free(b), free(w), free(qkv), free(g), free(pool.memory);

@@ -26,7 +26,7 @@ struct step {
     int32_t source[ROWS], dest[ROWS], save[ROWS];
     struct rig_pool windows, states;
     sc_k_conv_update_params conv;
-    sc_k_delta_decode_params decode;
+    sc_k_decode_packed_params decode;
 };
 
 static void *random_tensor(struct sc_prng *prng, sc_dtype dtype, size_t count, float scale)
@@ -87,7 +87,7 @@ static void step_init(struct step *s, int i)
         .width = WIDTH, .row_count = d.rows, .source = sc_host_devptr(s->source),
         .dest = sc_host_devptr(s->dest), .save = sc_host_devptr(s->save),
         .window = s->windows.slots, .window_settled = i % 3 != 0};
-    s->decode = (sc_k_delta_decode_params){.qkv = s->conv.y, .o = sc_host_devptr(s->o),
+    s->decode = (sc_k_decode_packed_params){.qkv = s->conv.y, .o = sc_host_devptr(s->o),
         .dtype = s->dtype, .a = sc_host_devptr(s->a), .b = sc_host_devptr(s->b),
         .weights = {.gate = kda ? SC_K_GATE_KDA_SOFTPLUS : SC_K_GATE_GDN,
             .a_log = sc_host_devptr(s->a_log), .dt_bias = sc_host_devptr(s->dt_bias),
@@ -113,7 +113,7 @@ START_TEST(step__gives_the_bits_of_the_two_calls)
     for (int again = 0; again < 2; again++) { /* the second from what the first wrote */
         RIG_OK(sc_k_decode_step(NULL, &one.conv, &one.decode, NULL));
         RIG_OK(sc_k_conv_update(NULL, &two.conv, NULL));
-        RIG_OK(sc_k_delta_decode(NULL, &two.decode, NULL));
+        RIG_OK(sc_k_decode_packed(NULL, &two.decode, NULL));
         ck_assert_mem_eq(one.o, two.o, (size_t)ROWS * one.vo * rig_elem(one.dtype));
         for (int32_t slot = 0; slot < SLOTS; slot++) {
             rig_same_slots(&one.windows, slot, &two.windows, slot);

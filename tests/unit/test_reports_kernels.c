@@ -101,12 +101,12 @@ static sc_status call_conv(int kernel, const struct rig_pool *pool)
 static sc_status call_delta(int kernel, const struct rig_pool *pool)
 {
     if (kernel == DECODE) {
-        sc_k_delta_decode_params p = {.qkv = sc_host_devptr(call.x),
+        sc_k_decode_packed_params p = {.qkv = sc_host_devptr(call.x),
             .o = sc_host_devptr(call.out), .dtype = SC_DTYPE_F32,
             .g = sc_host_devptr(gate[call.first]), .beta = sc_host_devptr(beta[call.first]),
             .shape = shape, .row_count = call.rows, .source = sc_host_devptr(call.source),
             .dest = sc_host_devptr(call.dest), .state = pool->slots};
-        return sc_k_delta_decode(NULL, &p, NULL);
+        return sc_k_decode_packed(NULL, &p, NULL);
     }
     sc_k_delta_params p = {.q = sc_host_devptr(call.x), .k = sc_host_devptr(call.x + QK),
         .v = sc_host_devptr(call.x + 2 * QK), .o = sc_host_devptr(call.out), .q_stride = WIDE,
@@ -530,22 +530,22 @@ START_TEST(report_72__slots_beyond_2_31_bytes)
     float g[HEADS], b[HEADS];
     for (int h = 0; h < HEADS; h++) g[h] = -0.1f, b[h] = 0.5f;
     int32_t source = 0, dest = 1;
-    sc_k_delta_decode_params p = {.qkv = sc_host_devptr(qkv), .o = sc_host_devptr(o),
+    sc_k_decode_packed_params p = {.qkv = sc_host_devptr(qkv), .o = sc_host_devptr(o),
         .dtype = SC_DTYPE_F32, .g = sc_host_devptr(g), .beta = sc_host_devptr(b),
         .shape = {.kind = SC_K_KIND_GDN, .heads = HEADS, .v_heads = HEADS, .k_dim = DIM,
             .v_dim = DIM, .qk_l2norm = true},
         .row_count = 1, .source = sc_host_devptr(&source), .dest = sc_host_devptr(&dest),
         .state = near.slots};
-    RIG_OK(sc_k_delta_decode(NULL, &p, NULL));
+    RIG_OK(sc_k_decode_packed(NULL, &p, NULL));
     source = 1, dest = 2;
-    RIG_OK(sc_k_delta_decode(NULL, &p, NULL));
+    RIG_OK(sc_k_decode_packed(NULL, &p, NULL));
     p.state = far.slots;
     for (int i = 0; i < 4; i++) {
         source = 0, dest = far_ids[i];
-        RIG_OK(sc_k_delta_decode(NULL, &p, NULL));
+        RIG_OK(sc_k_decode_packed(NULL, &p, NULL));
         rig_same_slots(&far, far_ids[i], &near, 1);
         source = far_ids[i];
-        RIG_OK(sc_k_delta_decode(NULL, &p, NULL));
+        RIG_OK(sc_k_decode_packed(NULL, &p, NULL));
     }
     for (int i = 0; i < 4; i++) rig_same_slots(&far, far_ids[i], &near, 2);
     sc_backend_free(sc_backend_host(), &memory);

@@ -282,16 +282,16 @@ START_TEST(report_87__beta_is_fp32_on_every_path)
             .b = sc_host_devptr(raw + 2 * t + 1), .dtype = SC_DTYPE_BF16, .weights = weights,
             .token_count = 1, .heads = 1, .g = sc_host_devptr(&g), .beta = sc_host_devptr(&beta)};
         RIG_OK(sc_k_gates(NULL, &gates, NULL));
-        sc_k_delta_decode_params p = {.qkv = sc_host_devptr(qkv + (size_t)t * ROW),
+        sc_k_decode_packed_params p = {.qkv = sc_host_devptr(qkv + (size_t)t * ROW),
             .o = sc_host_devptr(o), .dtype = SC_DTYPE_BF16, .a = gates.a, .b = gates.b,
             .weights = weights, .shape = {.kind = SC_K_KIND_GDN, .heads = 1, .v_heads = 1,
                 .k_dim = K, .v_dim = V, .qk_l2norm = true},
             .row_count = 1, .source = sc_host_devptr(slots), .dest = sc_host_devptr(slots),
             .state = pool.slots};
-        RIG_OK(sc_k_delta_decode(NULL, &p, NULL));
+        RIG_OK(sc_k_decode_packed(NULL, &p, NULL));
         p.a = p.b = 0, p.g = gates.g, p.beta = gates.beta;
         p.source = p.dest = sc_host_devptr(slots + 1), p.o = sc_host_devptr(o + V);
-        RIG_OK(sc_k_delta_decode(NULL, &p, NULL));
+        RIG_OK(sc_k_decode_packed(NULL, &p, NULL));
         ck_assert_mem_eq(o, o + V, V * 2);
         double k[K], norm = 1e-6, b = 1.0 / (1.0 + exp(-(double)rig_wide(raw[2 * t + 1])));
         double sum = (double)rig_wide(raw[2 * t]) - 1.0, alpha = exp(-exp(-2.0) * log1p(exp(sum)));

@@ -204,13 +204,13 @@ static void run_layers(const sc_pool *pool, int32_t slot)
                 .dest = sc_host_devptr(&slot),
                 .window = {window.base, window.slot_stride, window.dtype, 4}};
             ok(sc_k_conv_update(NULL, &conv, NULL));
-            sc_k_delta_decode_params decode = {.qkv = sc_host_devptr(qkv),
+            sc_k_decode_packed_params decode = {.qkv = sc_host_devptr(qkv),
                 .o = sc_host_devptr(o), .dtype = SC_DTYPE_F32, .g = sc_host_devptr(g),
                 .beta = sc_host_devptr(beta), .row_count = 1,
                 .shape = {.kind = SC_K_KIND_GDN, .heads = 2, .v_heads = 2, .k_dim = 7, .v_dim = 5},
                 .source = sc_host_devptr(&source), .dest = sc_host_devptr(&slot),
                 .state = {state.base, state.slot_stride, state.dtype, 4}};
-            ok(sc_k_delta_decode(NULL, &decode, NULL));
+            ok(sc_k_decode_packed(NULL, &decode, NULL));
         }
     }
 }

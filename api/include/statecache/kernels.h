@@ -298,7 +298,7 @@ SC_API sc_status sc_k_delta_chunk_scratch(sc_backend *backend, const sc_k_delta_
 
 /** One token in each row, from the packed row [q | k | v] as the conv left it. Gates are either
  * given (g and beta) or computed from a, b and the weights, with the bits of sc_k_gates(). */
-typedef struct sc_k_delta_decode_params {
+typedef struct sc_k_decode_packed_params {
     sc_devptr qkv;      /* [row_count, qkv_stride]: 2 * heads * k_dim + v_heads * v_dim used */
     sc_devptr o;        /* out [row_count, o_stride]: v_heads * v_dim written */
     int64_t qkv_stride; /* elements; 0: dense */
@@ -322,12 +322,12 @@ typedef struct sc_k_delta_decode_params {
      * weights. True in any model of more than one layer, whose kernels come in turns. */
     bool state_settled;
     sc_k_slots initial; /* as in sc_k_delta_params */
-} sc_k_delta_decode_params;
+} sc_k_decode_packed_params;
 
-SC_API sc_status sc_k_delta_decode(sc_backend *backend, const sc_k_delta_decode_params *params,
+SC_API sc_status sc_k_decode_packed(sc_backend *backend, const sc_k_decode_packed_params *params,
     sc_stream *stream);
 
-/** The same from q, k and v in places of their own. On the host the bits of sc_k_delta_decode(). */
+/** The same from q, k and v in places of their own. On the host the bits of the packed decode. */
 typedef struct sc_k_decode_params {
     sc_devptr q;      /* [row_count, q_stride]: heads * k_dim used */
     sc_devptr k;      /* [row_count, k_stride]: heads * k_dim used */
@@ -338,7 +338,7 @@ typedef struct sc_k_decode_params {
     int64_t v_stride;
     int64_t o_stride;
     sc_dtype dtype;   /* of q, k, v, o, a, b */
-    sc_devptr g;      /* these as in sc_k_delta_decode_params */
+    sc_devptr g;      /* these as in sc_k_decode_packed_params */
     sc_devptr beta;
     sc_devptr a;
     sc_devptr b;
@@ -377,13 +377,13 @@ typedef struct sc_k_qkv_split_params {
 SC_API sc_status sc_k_qkv_split(sc_backend *backend, const sc_k_qkv_split_params *params,
     sc_stream *stream);
 
-/** sc_k_conv_update(), then sc_k_delta_decode() on what it made: a layer's decode step, for layers
+/** sc_k_conv_update(), then sc_k_decode_packed() on what it made: a layer's decode step, for layers
  * with one window for q, k and v. decode->qkv is conv->y with its stride, conv->channels is
  * 2 * heads * k_dim + v_heads * v_dim, and both name the same dtype, rows and index arrays
  * (SC_ERR_INVALID otherwise; nothing has changed then). Same bits as the two calls; y's contents
  * are undefined afterwards, since a device serves a small batch in one launch that needs no y. */
 SC_API sc_status sc_k_decode_step(sc_backend *backend, const sc_k_conv_update_params *conv,
-    const sc_k_delta_decode_params *decode, sc_stream *stream);
+    const sc_k_decode_packed_params *decode, sc_stream *stream);
 
 /* ----------------------------------------------------------------------------- kernel selection */
 
@@ -395,7 +395,7 @@ typedef enum sc_k_op {
     SC_K_OP_GATED_RMSNORM = 4,
     SC_K_OP_DELTA_RECURRENT = 5,
     SC_K_OP_DELTA_CHUNK = 6,
-    SC_K_OP_DELTA_DECODE = 7,
+    SC_K_OP_DECODE_PACKED = 7,
     SC_K_OP_DELTA_VERIFY = 8, /* kernels_draft.h */
     SC_K_OP_DELTA_COMMIT = 9,
     SC_K_OP_CONV_VERIFY = 10,

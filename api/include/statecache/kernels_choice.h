@@ -6,7 +6,8 @@
  * model needs, so that nothing is decided per call and a wish that cannot be granted is known at
  * the start:
  *
- *   decode_backend   decode, one token in a row: DELTA_DECODE, DECODE, CONV_UPDATE, SSM, KDA_UPDATE
+ *   decode_backend   decode, a token in each row: DECODE_PACKED, DECODE, CONV_UPDATE, SSM,
+ *                    KDA_UPDATE
  *   extend_backend   prefill and all else: DELTA_CHUNK, CONV_PREFILL, GATES, norms, movers, ...
  *   verify           takes decode's row where that can do it, else extend's; trees of drafts only
  *                    a row that takes parents

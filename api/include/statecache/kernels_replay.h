@@ -19,11 +19,10 @@
  *
  * What is promised. Flushes replay the raw inputs (k, v, decay and beta are kept as they came), so
  * that a flushed state, and the output of its token, have the bits of plain decode
- * (sc_k_delta_decode(), or sc_k_ssm() with rows of one token); 16-bit states are rounded after each
- * token, as there. Outputs
- * of appended tokens are right within rounding (fp32: relative error of 1e-5; with 16-bit states
- * they miss the roundings in between), and depend on where the base lies: the same phases, the same
- * bits. Every row of the host's table gives the same ones.
+ * (sc_k_decode_packed(), or sc_k_ssm() with rows of one token); 16-bit states are rounded after
+ * each token, as there. Outputs of appended tokens are right within rounding (fp32: relative
+ * error of 1e-5; with 16-bit states they miss the roundings in between), and depend on where the
+ * base lies: the same phases, the same bits. Every row of the host's table gives the same ones.
  *
  * Rows, slots, padding, errors and threads are those of kernels.h. A row whose mode is NONE is
  * padding. So far the host alone has rows; other backends answer SC_ERR_UNSUPPORTED. */
@@ -88,11 +87,11 @@ typedef struct sc_k_ring {
 SC_API sc_status sc_k_replay_delta_record_bytes(const sc_k_delta_shape *shape, sc_dtype dtype,
     uint32_t *bytes_out);
 
-/** sc_k_delta_decode() with a ring; without `initial`. `dest` of a row that flushes is > 0 (often
+/** sc_k_decode_packed() with a ring; without `initial`. `dest` of a row that flushes is > 0 (often
  * its source); that of one that appends is not written. `save` is written by flushes alone; rows
  * that append have none (<= 0). A row that folds is an error here. */
 typedef struct sc_k_replay_delta_params {
-    sc_k_delta_decode_params step;
+    sc_k_decode_packed_params step;
     sc_k_ring ring;
 } sc_k_replay_delta_params;
 
