@@ -46,8 +46,13 @@ bool sc_radix_step_get(const struct sc_radix *r, sc_node id, struct sc_radix_ste
     if (!r || !step_out || !rx_known(r, id)) return false;
     const struct rx_node *node = rx_node(r, id);
     bool top = rx_node(r, node->parent)->flags & RX_ROOT;
-    *step_out = (struct sc_radix_step){top ? SC_NODE_NONE : node->parent, node->start,
-        rx_end(node), node->snapshot, node->child_count};
+    *step_out = (struct sc_radix_step){.parent = top ? SC_NODE_NONE : node->parent,
+        .first_child = node->child[0],
+        .next_sibling = node->next_sibling,
+        .start = node->start,
+        .end = rx_end(node),
+        .snapshot = node->snapshot,
+        .child_count = node->child_count};
     return true;
 }
 

@@ -277,6 +277,16 @@ static sc_status attach_check(struct sc_policy *p, sc_node node, uint32_t snapsh
     return SC_OK;
 }
 
+/* It is used now. */
+static void stamp(const struct sc_policy *p, struct cand *cand)
+{
+    if (p->options.order >= SC_POLICY_GDSF) {
+        cand->base = p->age; /* 0 but for GDSF */
+    } else {
+        cand->stamp = p->requests;
+    }
+}
+
 static void attach(struct sc_policy *p, const struct sc_policy_path *path, uint32_t id,
     sc_node node, uint32_t snapshot, uint32_t len)
 {
@@ -286,8 +296,7 @@ static void attach(struct sc_policy *p, const struct sc_policy_path *path, uint3
     cand->snapshot = snapshot;
     cand->len = len;
     cand->freq = 1;
-    cand->base = p->age; /* 0 but for GDSF */
-    cand->stamp = p->requests;
+    stamp(p, cand);
     cand->used_ns = p->now_ns;
     cand->ttl_ns = path ? path->ttl_ns : 0;
     cand->priority = path ? (int8_t)path->priority : 0;
@@ -391,7 +400,7 @@ static void use_path(struct sc_policy *p, sc_node node)
          node = info.parent) {
         uint32_t id = pol_at(p, node, info.snapshot);
         if (id == 0) continue;
-        pol_cand(p, id)->stamp = p->requests;
+        stamp(p, pol_cand(p, id));
         pol_touch(p, id);
     }
 }
@@ -403,8 +412,7 @@ static void use(struct sc_policy *p, struct sc_policy_path *path, bool extended)
     struct cand *cand = pol_cand(p, id);
     cand->used_ns = p->now_ns;
     cand->freq++;
-    cand->base = p->age;
-    cand->stamp = p->requests;
+    stamp(p, cand);
     struct sc_radix_node_info info;
     if (p->options.order == SC_POLICY_LRU_SUP && extended &&
         sc_radix_node_get(p->options.radix, cand->node, &info) == SC_OK && info.child_count == 1) {

@@ -17,6 +17,8 @@ static bool spared(const struct sc_radix_node_info *info)
 
 static void timers_serve(struct sc_policy *p)
 {
+    if (p->model && p->now_ns > p->model->keys_until_ns)
+        pol_touch_all(p, false);
     while (p->timers.count > 0) {
         if (p->timers.items[0].key > p->now_ns) return;
         pol_touch_time(p, p->timers.items[0].id);
@@ -41,7 +43,7 @@ static uint32_t victim_find(struct sc_policy *p, uint32_t base, double *value_ou
     while (p->order.count > 0 && found == 0) {
         uint32_t id = p->order.items[0].id;
         struct cand *cand = pol_cand(p, id);
-        if (!snapshot_there(p, cand, &info)) {
+        if (pol_now(p, cand->node) != id) {
             pol_detach(p, id);
             continue;
         }
@@ -51,7 +53,8 @@ static uint32_t victim_find(struct sc_policy *p, uint32_t base, double *value_ou
             pol_touch_top(p, id, value, until_ns);
             continue;
         }
-        if (!spared(&info)) {
+        bool there = snapshot_there(p, cand, &info);
+        if (there && !spared(&info)) {
             found = id;
             going_note(p, value);
             *value_out = value;
@@ -172,10 +175,9 @@ static sc_status cand_evict(struct sc_policy *p, uint32_t id, double value,
     sc_node node = pol_cand(p, id)->node, rest = SC_NODE_NONE;
     if (p->options.leaving) p->options.leaving(p->options.leaving_ctx, node);
     if (p->options.order == SC_POLICY_GITTINS) {
-        uint32_t up = pol_up(p, node);
-        if (up != 0 && pol_cand(p, up)->superseded_by == id &&
-            pol_cand(p, up)->kind == KIND_SUPERSEDED) {
-            pol_class_copy(p, up, id); /* it stands for the conversation again */
+        uint32_t old = pol_cand(p, id)->supersedes;
+        if (old != 0 && pol_cand(p, old)->kind == KIND_SUPERSEDED && pol_up(p, node) == old) {
+            pol_class_copy(p, old, id); /* it stands for the conversation again */
         }
     }
     struct sc_radix *radix = (struct sc_radix *)p->options.radix;
@@ -211,7 +213,7 @@ static bool duel_won(struct sc_policy *p, double bytes, double bar, uint32_t *ta
         uint32_t id = victim_find(p, taken, &value);
         won = id != 0 && value <= bar;
         if (!won) break;
-        freed += pol_cand(p, id)->bytes;
+        freed += pol_bytes(p, pol_cand(p, id));
         pol_heap_take(&p->order, id);
         p->aside[taken++] = id;
     }

@@ -42,9 +42,7 @@ enum {
     FIT_DEFAULT = 100,
     FIT_GROWTH = 30,             /* a 30th of the requests so far, where that is more */
     FIT_EVERY_MAX = 500,
-    LOOK_AHEAD = 2,              /* age buckets at least that a key is a lower bound for */
-    YOUNG_AGES = 8,              /* ... and, below this one, all up to it */
-    SC_POLICY_COLD_EVENTS = 10   /* events before anything is refused */
+    SC_POLICY_COLD_EVENTS = 10 /* events before anything is refused */
 };
 
 /* A point near the end must be worth twice what it drives out. */
@@ -53,38 +51,52 @@ enum {
 /* A block of a prompt that was seen, with all before it. */
 struct ghost {
     uint64_t hash;
-    uint32_t next_free;
-    uint32_t cand;     /* 0: not a position that is learned about */
-    uint32_t children; /* blocks seen after it */
-    bool follows;      /* the block before it is the ghost before it: not in the table */
-    bool recent;       /* passed since the clock hand's last turn */
-    bool live;
+    union {
+        uint32_t cand;      /* 0: not a position that is learned about */
+        uint32_t next_free; /* if not live */
+    };
+    uint32_t children : 29; /* blocks seen after it; stays at the most */
+    bool follows : 1;       /* the block before it is the ghost before it: not in the table */
+    bool recent : 1;        /* passed since the clock hand's last turn */
+    bool live : 1;
 };
+static_assert(sizeof(struct ghost) == 16, "four in a cache line");
+enum { GHOST_CHILDREN_MAX = (1 << 29) - 1 };
 
 /* A position: learned about (a ghost stands for it), or resident, or both. */
 struct cand {
-    uint32_t ghost, node, snapshot, len;
-    uint32_t generation;
-    uint32_t superseded_by, supersedes, near_end, near_of; /* candidates */
-    uint32_t uses, freq;
-    uint64_t born_ns, used_ns, pin_until_ns, ttl_ns;
-    uint64_t open;               /* sample + 1; 0: none */
-    double key, base;
-    double per_byte, bytes;      /* saved by a reuse, per byte; bytes: as worked out last */
-    uint64_t stamp;
-    uint8_t kind, stratum, turn, bucket;
-    uint8_t features[FEATURES];
+    /* The first cache line: what a value is worked out from. */
+    uint64_t born_ns, pin_until_ns, ttl_ns;
+    double key, per_byte; /* saved by a reuse, per byte; as worked out last */
+    uint32_t node, snapshot;
+    uint32_t near_of; /* a candidate, as those below */
+    uint8_t kind, stratum;
     int8_t level, priority;
-    bool live, is_end, registered;
+    uint8_t features[FEATURES];
+    bool registered;
+    /* The rest. */
+    uint64_t used_ns;
+    uint64_t open; /* sample + 1; 0: none */
+    union {
+        double base;    /* GDSF and GITTINS */
+        uint64_t stamp; /* the other orders */
+    };
+    uint32_t tail; /* tokens of KV that go with it; as worked out last */
+    uint32_t ghost, len, generation;
+    uint32_t superseded_by, supersedes, near_end;
+    uint32_t uses, freq;
+    uint8_t turn;
+    bool live, is_end;
 };
+static_assert(sizeof(struct cand) == 128, "two cache lines");
 
 /* One interval of demand. */
 struct sample {
     double start_s;
     float rest_s;      /* of its age, in the bucket */
     uint32_t profile;
-    uint16_t cell;     /* stratum and age bucket */
-    bool open, event;
+    uint16_t cell; /* stratum and age bucket */
+    bool event;    /* it was wanted. Whether it still runs: model->open */
 };
 
 /* What intervals have in common: stratum and features. */
@@ -107,8 +119,8 @@ struct order_heap {
 
 /* What a position of some stratum and level is worth at each age, per second. */
 struct rates {
-    float now[AGES];
-    float least[AGES]; /* of the ages that a key looks ahead at least (policy_model.c) */
+    float at[AGES];
+    uint64_t valleys; /* a bit for each age at which it is no more than at its neighbours */
 };
 
 struct fit { /* scratch */
@@ -122,6 +134,7 @@ struct fit { /* scratch */
 
 struct model {
     struct sample *ring;
+    uint64_t *open; /* a bit for each: it still runs */
     uint32_t cap;
     struct profile *profiles; /* [cap + 1], 0 is none */
     struct profile_sum *sums; /* [cap + 1] */
@@ -140,6 +153,8 @@ struct model {
     bool fitted[STRATA];
     struct fit fit;
     uint64_t next_fit, fits;
+    uint64_t fit_ns, fit_gap_ns; /* when the last one was; from the one before */
+    uint64_t keys_until_ns;      /* keys are lower bounds of values up to then (policy_value.c) */
 };
 
 struct sc_policy {
@@ -188,6 +203,11 @@ static inline struct cand *pol_cand(const struct sc_policy *p, uint32_t id)
 {
     return &p->cands[id];
 }
+/* What goes with a resident candidate, as worked out last. */
+static inline double pol_bytes(const struct sc_policy *p, const struct cand *cand)
+{
+    return p->options.cost.state_bytes + cand->tail * p->options.cost.kv_token_bytes;
+}
 
 /* policy_order.c: heaps by key; a key is never above the value (see policy.c (3)) */
 void pol_heap_put(struct order_heap *heap, uint32_t id, uint64_t key);
@@ -209,8 +229,8 @@ void pol_touch(struct sc_policy *p, uint32_t id);
 void pol_touch_time(struct sc_policy *p, uint32_t id);
 /* The key of an entry at the order's top becomes higher, at last the value, good until then. */
 void pol_touch_top(struct sc_policy *p, uint32_t id, double value, uint64_t until_ns);
-/* The same for all: both heaps are built anew. */
-void pol_touch_all(struct sc_policy *p);
+/* The same for all: both heaps are built anew. `refitted`: so are levels. */
+void pol_touch_all(struct sc_policy *p, bool refitted);
 void pol_key_set(struct sc_policy *p, uint32_t id, double key);
 void pol_detach(struct sc_policy *p, uint32_t id);
 void pol_below_changed(struct sc_policy *p, sc_node node);
@@ -236,11 +256,9 @@ void pol_sample_refine(struct sc_policy *p, const struct cand *cand);
 void pol_fit(struct sc_policy *p);
 /* How often a position is wanted, per second, at its age. */
 double pol_rate(struct sc_policy *p, const struct cand *cand);
-/* The least of that and of the ages to come, up to a time to which `until_ns` is lowered: a few
- * age buckets, and more while it stays at `floor` or above. */
-double pol_rate_ahead(struct sc_policy *p, const struct cand *cand, double floor,
-    uint64_t *until_ns);
-/* The rate of this age bucket alone; `until_ns` is lowered to its end. */
+/* The least from now until `last_ns`. */
+double pol_rate_least(struct sc_policy *p, const struct cand *cand, uint64_t last_ns);
+/* The rate of its age bucket; `until_ns` is lowered to the end of that. */
 double pol_rate_bucket(struct sc_policy *p, const struct cand *cand, uint64_t *until_ns);
 
 /* policy_learn.c: what a request says about positions */

@@ -86,6 +86,8 @@ void pol_cand_free(struct sc_policy *p, uint32_t id)
 
 /* --- ghosts --- */
 
+enum { GHOSTS_PER_LINE = 64 / sizeof(struct ghost) };
+
 static void table_put(struct sc_policy *p, uint32_t id)
 {
     uint32_t at = (uint32_t)p->ghosts[id].hash & p->table_mask;
@@ -176,16 +178,19 @@ uint32_t pol_ghost_find(const struct sc_policy *p, uint64_t hash)
 {
     uint32_t at = (uint32_t)hash & p->table_mask;
     for (; p->table[at] != 0; at = (at + 1) & p->table_mask) {
-        if (p->ghosts[p->table[at]].hash == hash) return p->table[at];
+        const struct ghost *ghost = &p->ghosts[p->table[at]];
+        __builtin_prefetch(ghost + GHOSTS_PER_LINE); /* those behind it follow, as a rule */
+        __builtin_prefetch(ghost + 2 * GHOSTS_PER_LINE);
+        __builtin_prefetch(ghost + 3 * GHOSTS_PER_LINE);
+        if (ghost->hash == hash) return p->table[at];
     }
     return 0;
 }
 
 uint32_t pol_ghost_next(const struct sc_policy *p, uint32_t ghost, uint64_t hash)
 {
-    enum { LINES_AHEAD = 8 };
     uint32_t next = ghost + 1;
-    __builtin_prefetch(&p->ghosts[next + LINES_AHEAD]);
+    __builtin_prefetch(&p->ghosts[next + 3 * GHOSTS_PER_LINE]);
     bool there = next <= p->ghost_used && p->ghosts[next].follows && p->ghosts[next].hash == hash;
     return there ? next : pol_ghost_find(p, hash);
 }
@@ -210,7 +215,7 @@ uint32_t pol_ghost_add(struct sc_policy *p, uint64_t hash, uint32_t parent)
     }
     bool follows = parent != 0 && id == parent + 1;
     p->ghosts[id] = (struct ghost){.hash = hash, .live = true, .follows = follows};
-    if (parent) p->ghosts[parent].children++;
+    if (parent && p->ghosts[parent].children < GHOST_CHILDREN_MAX) p->ghosts[parent].children++;
     if (!follows) table_put(p, id);
     p->ghost_count++;
     return id;

@@ -37,7 +37,7 @@ const double pol_age_edge[AGES + 1] = {0, 1, 2, 3, 4, 5, 8, 11, 16, 22, 32, 45, 
     256, 362, 512, 724, 1024, 1448, 2048, 2896, 4096, 5792, 8192, 11585, 16384, 23170, 32768, 46340,
     65536, 92681, 131072, 185363, HUGE_VAL};
 
-static const double SECOND_NS = 1e9;
+enum { SECOND_NS = 1000000000 };
 
 static double width(int bucket)
 {
@@ -50,13 +50,21 @@ static double prior(int bucket)
     return 0.3 / (pol_age_edge[bucket] + 0.5 * width(bucket) + 5.0);
 }
 
-/* Edge k is 2^(k/2) from k = 4 on, so that the highest bit says which two buckets it can be. */
+/* Edges are whole. Edge k is 2^(k/2) from k = 4 on, so that the highest bit says which two buckets
+ * it can be. */
+static uint32_t bucket_of(uint64_t age_s)
+{
+    if (age_s < 4) return (uint32_t)age_s;
+    if (age_s >= (uint64_t)pol_age_edge[AGES - 1]) return AGES - 1;
+    uint32_t k = 2 * (31 - (uint32_t)__builtin_clz((uint32_t)age_s));
+    return k + ((double)(int32_t)age_s >= pol_age_edge[k + 1]);
+}
+
 uint8_t pol_age_bucket(double age_s)
 {
-    if (age_s < 4) return age_s > 0 ? (uint8_t)age_s : 0;
-    if (age_s >= pol_age_edge[AGES - 1]) return AGES - 1;
-    uint32_t k = 2 * (31 - (uint32_t)__builtin_clz((uint32_t)age_s));
-    return (uint8_t)(age_s >= pol_age_edge[k + 1] ? k + 1 : k);
+    if (age_s >= pol_age_edge[AGES - 1])
+        return AGES - 1;
+    return (uint8_t)bucket_of(age_s > 0 ? (uint64_t)age_s : 0);
 }
 
 /* Positions inside a prompt have two features less. */
@@ -102,13 +110,6 @@ void pol_model_init(struct model *model)
 
 /* --- index --- */
 
-/* Where the ages end that a key looks ahead at least. */
-static int ahead_end(int bucket)
-{
-    int end = bucket + LOOK_AHEAD < AGES ? bucket + LOOK_AHEAD : AGES;
-    return end < YOUNG_AGES ? YOUNG_AGES : end; /* the first buckets are soon passed */
-}
-
 static void index_fill(struct model *model, uint8_t stratum, int8_t level)
 {
     struct segment { double wanted, held, survive; } stack[AGES];
@@ -116,8 +117,9 @@ static void index_fill(struct model *model, uint8_t stratum, int8_t level)
     double factor = exp2(level / (double)LEVELS_PER_OCTAVE);
     struct rates *rates = &model->index[stratum][level + LEVEL_MAX];
     for (int b = AGES - 1; b >= 0; b--) {
-        double q = expf((float)(-model->hazard[stratum * AGES + b] * factor * width(b)));
-        struct segment now = {1 - q, width(b) * (1 + q) * 0.5, q};
+        double width_s = width(b);
+        double q = expf((float)(-model->hazard[stratum * AGES + b] * factor * width_s));
+        struct segment now = {1 - q, width_s * (1 + q) * 0.5, q};
         while (top > 0 && stack[top - 1].wanted * now.held >= now.wanted * stack[top - 1].held) {
             const struct segment *next = &stack[--top];
             now.wanted += now.survive * next->wanted;
@@ -125,13 +127,12 @@ static void index_fill(struct model *model, uint8_t stratum, int8_t level)
             now.survive *= next->survive;
         }
         stack[top++] = now;
-        rates->now[b] = (float)(now.wanted / now.held);
+        rates->at[b] = (float)(now.wanted / now.held);
     }
-    static_assert(LOOK_AHEAD == 2, "of neighbours");
-    rates->least[AGES - 1] = rates->now[AGES - 1];
-    for (int b = AGES - 2; b >= 0; b--) {
-        float next = b + LOOK_AHEAD < YOUNG_AGES ? rates->least[b + 1] : rates->now[b + 1];
-        rates->least[b] = rates->now[b] < next ? rates->now[b] : next;
+    rates->valleys = 0;
+    for (int b = 1; b + 1 < AGES; b++) {
+        bool valley = rates->at[b] <= rates->at[b - 1] && rates->at[b] <= rates->at[b + 1];
+        rates->valleys |= (uint64_t)valley << b;
     }
     model->index_fresh[stratum][level + LEVEL_MAX] = 1;
 }
@@ -147,43 +148,43 @@ static const struct rates *rates_get(struct model *model, const struct cand *can
 }
 
 /* Ages are cut to whole seconds, so that timers and buckets agree. */
-static int bucket_of(const struct sc_policy *p, const struct cand *cand)
+static uint32_t bucket_at(const struct cand *cand, uint64_t time_ns)
 {
-    return pol_age_bucket((double)((p->now_ns - cand->born_ns) / (uint64_t)SECOND_NS));
-}
-
-static void until_lower(const struct cand *cand, int end, uint64_t *until_ns)
-{
-    if (end >= AGES) return;
-    uint64_t end_ns = cand->born_ns + (uint64_t)pol_age_edge[end] * (uint64_t)SECOND_NS;
-    if (end_ns < *until_ns) *until_ns = end_ns;
+    return bucket_of((time_ns - cand->born_ns) / SECOND_NS);
 }
 
 double pol_rate(struct sc_policy *p, const struct cand *cand)
 {
     const struct rates *rates = rates_get(p->model, cand);
-    int bucket = bucket_of(p, cand);
-    return rates ? rates->now[bucket] : prior(bucket);
+    uint32_t bucket = bucket_at(cand, p->now_ns);
+    return rates ? rates->at[bucket] : prior((int)bucket);
 }
 
 double pol_rate_bucket(struct sc_policy *p, const struct cand *cand, uint64_t *until_ns)
 {
-    until_lower(cand, bucket_of(p, cand) + 1, until_ns);
-    return pol_rate(p, cand);
+    const struct rates *rates = rates_get(p->model, cand);
+    uint32_t bucket = bucket_at(cand, p->now_ns);
+    if (bucket + 1 < AGES) {
+        uint64_t end_ns = cand->born_ns + (uint64_t)pol_age_edge[bucket + 1] * SECOND_NS;
+        if (end_ns < *until_ns)
+            *until_ns = end_ns;
+    }
+    return rates ? rates->at[bucket] : prior((int)bucket);
 }
 
-double pol_rate_ahead(struct sc_policy *p, const struct cand *cand, double floor,
-    uint64_t *until_ns)
+double pol_rate_least(struct sc_policy *p, const struct cand *cand, uint64_t last_ns)
 {
     const struct rates *rates = rates_get(p->model, cand);
-    int bucket = bucket_of(p, cand), end = ahead_end(bucket);
-    double least = rates ? rates->least[bucket] : prior(end - 1); /* priors fall with age */
-    if (rates && least >= floor) {
-        for (; end < AGES && rates->now[end] >= floor; end++) {
-            if (rates->now[end] < least) least = rates->now[end];
-        }
+    uint32_t first = bucket_at(cand, p->now_ns), last = bucket_at(cand, last_ns);
+    if (!rates)
+        return prior((int)last); /* priors fall with age */
+    float least = rates->at[first] < rates->at[last] ? rates->at[first] : rates->at[last];
+    /* Between two ages it is least at one of them or in a valley. */
+    uint64_t between = rates->valleys & (((uint64_t)1 << last) - 1) & ~(((uint64_t)2 << first) - 1);
+    for (; between != 0; between &= between - 1) {
+        float valley = rates->at[__builtin_ctzll(between)];
+        least = valley < least ? valley : least;
     }
-    until_lower(cand, end, until_ns);
     return least;
 }
 
@@ -198,24 +199,35 @@ static void fit_start(struct model *model, struct fit *fit)
     }
 }
 
-/* Ages of the intervals that run. From the oldest to the newest: ages fall, so that the bucket is
- * the one before or one of the next. */
+/* Ages of the intervals that run, among [from, to) of the ring. From the oldest to the newest: ages
+ * fall, so that the bucket is the one before (`bucket`) or one of the next; the last one. */
+static uint8_t ages_part(
+    struct model *model, double now_s, uint32_t from, uint32_t to, uint8_t bucket)
+{
+    for (uint32_t word = from / 64; word * 64 < to; word++) {
+        uint64_t runs = model->open[word];
+        if (word == from / 64)
+            runs &= UINT64_MAX << from % 64;
+        if (to - word * 64 < 64)
+            runs &= ((uint64_t)1 << (to - word * 64)) - 1;
+        for (; runs != 0; runs &= runs - 1) {
+            struct sample *sample = &model->ring[word * 64 + (uint32_t)__builtin_ctzll(runs)];
+            double age_s = now_s - sample->start_s;
+            while (bucket > 0 && age_s < pol_age_edge[bucket])
+                bucket--;
+            sample->rest_s = (float)(age_s - pol_age_edge[bucket]);
+            sample->cell = (uint16_t)(model->profiles[sample->profile].stratum * AGES + bucket);
+        }
+    }
+    return bucket;
+}
+
 static void fit_ages(struct sc_policy *p, struct fit *fit)
 {
     struct model *model = p->model;
-    uint32_t at = model->count < model->cap ? 0 : (uint32_t)(model->count % model->cap);
-    uint8_t bucket = AGES - 1;
-    for (uint32_t i = 0; i < fit->rows; i++) {
-        struct sample *sample = &model->ring[at];
-        if (++at == model->cap) at = 0;
-        double age_s = p->now_s - sample->start_s;
-        while (bucket > 0 && age_s < pol_age_edge[bucket]) bucket--;
-        /* without branches: which of them run cannot be foretold */
-        float rest_s = (float)(age_s - pol_age_edge[bucket]);
-        uint16_t cell = (uint16_t)(model->profiles[sample->profile].stratum * AGES + bucket);
-        sample->cell = sample->open ? cell : sample->cell;
-        sample->rest_s = sample->open ? rest_s : sample->rest_s;
-    }
+    uint32_t oldest = model->count < model->cap ? 0 : (uint32_t)(model->count % model->cap);
+    uint8_t bucket = ages_part(model, p->now_s, oldest, fit->rows, AGES - 1);
+    ages_part(model, p->now_s, 0, oldest, bucket);
 }
 
 static void fit_exposure(struct model *model, struct fit *fit)
@@ -298,7 +310,15 @@ static void fit_multipliers(struct model *model, struct fit *fit)
     for (uint32_t i = 1; i <= model->profile_used; i++) {
         const uint16_t *at = model->profiles[i].at;
         float hits = model->sums[i].weight * model->sums[i].hits;
-        for (int j = 0; hits > 0 && j < FEATURES; j++) e[at[j]] += hits;
+        if (!(hits > 0)) continue;
+        static_assert(FEATURES == 7, "written out");
+        e[at[0]] += hits;
+        e[at[1]] += hits;
+        e[at[2]] += hits;
+        e[at[3]] += hits;
+        e[at[4]] += hits;
+        e[at[5]] += hits;
+        e[at[6]] += hits;
     }
     for (uint32_t k = 0; k < fit->count; k++) {
         int s = fit->strata[k];
@@ -338,9 +358,7 @@ void pol_fit(struct sc_policy *p)
     memset(model->index_fresh, 0, sizeof model->index_fresh);
     for (int s = 0; s < STRATA; s++) model->fitted[s] = model->stratum_samples[s] > 0;
     model->fits++;
-    for (uint32_t i = 0; i < p->order.count; i++) {
-        struct cand *cand = pol_cand(p, p->order.items[i].id);
-        if (cand->registered) cand->level = pol_level(model, cand->stratum, cand->features);
-    }
-    pol_touch_all(p);
+    model->fit_gap_ns = p->now_ns - model->fit_ns;
+    model->fit_ns = p->now_ns;
+    pol_touch_all(p, true);
 }

@@ -11,6 +11,11 @@
 #include "base/prng.h"
 #include "policy_internal.h"
 
+static size_t open_words(uint32_t cap)
+{
+    return ((size_t)cap + 63) / 64;
+}
+
 bool pol_samples_create(struct sc_policy *p, uint32_t cap)
 {
     struct model *model = p->model;
@@ -19,12 +24,14 @@ bool pol_samples_create(struct sc_policy *p, uint32_t cap)
     model->cap = cap;
     model->table_mask = (uint32_t)(slots - 1);
     model->ring = sc_heap_calloc(&p->heap, cap, sizeof *model->ring);
+    model->open = sc_heap_calloc(&p->heap, open_words(cap), sizeof *model->open);
     model->profiles = sc_heap_calloc(&p->heap, count, sizeof *model->profiles);
     model->sums = sc_heap_calloc(&p->heap, count, sizeof *model->sums);
     model->table = sc_heap_calloc(&p->heap, slots, sizeof *model->table);
-    p->bytes += cap * sizeof *model->ring + slots * sizeof *model->table +
-        count * (sizeof *model->profiles + sizeof *model->sums);
-    return model->ring && model->profiles && model->sums && model->table;
+    p->bytes += cap * sizeof *model->ring + open_words(cap) * sizeof *model->open +
+                slots * sizeof *model->table +
+                count * (sizeof *model->profiles + sizeof *model->sums);
+    return model->ring && model->open && model->profiles && model->sums && model->table;
 }
 
 void pol_samples_destroy(struct sc_policy *p)
@@ -32,6 +39,7 @@ void pol_samples_destroy(struct sc_policy *p)
     struct model *model = p->model;
     size_t count = (size_t)model->cap + 1;
     sc_heap_free(&p->heap, model->ring, model->cap * sizeof *model->ring);
+    sc_heap_free(&p->heap, model->open, open_words(model->cap) * sizeof *model->open);
     sc_heap_free(&p->heap, model->profiles, count * sizeof *model->profiles);
     sc_heap_free(&p->heap, model->sums, count * sizeof *model->sums);
     sc_heap_free(&p->heap, model->table,
@@ -106,6 +114,12 @@ static void profile_give(struct model *model, uint32_t id)
 
 /* --- samples --- */
 
+static void open_set(struct model *model, uint64_t at, bool open)
+{
+    uint64_t bit = (uint64_t)1 << at % 64;
+    model->open[at / 64] = open ? model->open[at / 64] | bit : model->open[at / 64] & ~bit;
+}
+
 /* One that was wanted counts, or (`sign` -1) counts no longer. */
 static void event_count(struct model *model, const struct sample *sample, float sign)
 {
@@ -120,7 +134,8 @@ void pol_sample_open(struct sc_policy *p, struct cand *cand)
     struct sample *sample = &model->ring[model->count % model->cap];
     if (sample->event) event_count(model, sample, -1);
     profile_give(model, sample->profile);
-    *sample = (struct sample){.start_s = p->now_s, .open = true,
+    open_set(model, model->count % model->cap, true);
+    *sample = (struct sample){.start_s = p->now_s,
         .cell = (uint16_t)(cand->stratum * AGES),
         .profile = profile_take(model, cand->stratum, cand->features)};
     cand->open = ++model->count;
@@ -149,7 +164,7 @@ void pol_sample_close(struct sc_policy *p, struct cand *cand, bool event)
     uint8_t bucket = pol_age_bucket(age_s);
     sample->cell = (uint16_t)(sample->cell / AGES * AGES + bucket);
     sample->rest_s = (float)(age_s - pol_age_edge[bucket]);
-    sample->open = false;
+    open_set(model, number % model->cap, false);
     sample->event = event;
     if (event) event_count(model, sample, 1);
 }

@@ -12,23 +12,26 @@
  *   a snapshot appears above           pol_below_changed
  *   a branch beside the tail goes, or the snapshot that ended it    pol_tail_changed
  *   the last branch below goes         pol_tail_changed
- *   age passes into the next bucket, a pin or a life ends           timers
+ *   age passes into the next bucket                                 see below
+ *   a pin or a life ends                                            timers
  *   the class or the model changes     pol_touch by whoever changes it
- * Where they rise the heap is told when the entry comes to its top. */
+ * Where they rise the heap is told when the entry comes to its top.
+ *
+ * Ages pass all the time, so a key looks ahead: it is the least of the values up to
+ * `keys_until_ns`, a time that lies behind the next refit, as far as can be foretold; a refit works
+ * out all keys anew, and so does that time if it comes first. Only what is worth so little that it
+ * could go before (`going`) has the value of its present age for a key, and a timer for the end of
+ * that age. */
 #include "policy_internal.h"
 
 struct above { uint32_t id, len; sc_node node; };
 
-/* Which ages a value is of: the present bucket, or that and some to come. */
+/* Which ages a value is of: the present bucket, or all up to `keys_until_ns`. */
 enum ages { AGES_NOW, AGES_AHEAD };
 
-/* So far above what goes these days is far enough for a long look ahead. */
-static const double KEY_MARGIN = 3;
-
-static bool info_get(const struct sc_policy *p, sc_node node, struct sc_radix_node_info *info)
-{
-    return node != SC_NODE_NONE && sc_radix_node_get(p->options.radix, node, info) == SC_OK;
-}
+/* How far keys look ahead, in times between refits, and at least. */
+enum { KEYS_AHEAD = 2, KEYS_AHEAD_LEAST_NS = 1000000000 };
+enum { ITEMS_PREFETCHED = 8 };
 
 static bool step_get(const struct sc_policy *p, sc_node node, struct sc_radix_step *step)
 {
@@ -99,18 +102,10 @@ static void gain_bytes(struct sc_policy *p, uint32_t id)
         }
         tail = leaf ? cand->len - start : 0;
     }
-    cand->bytes = cost->state_bytes + tail * cost->kv_token_bytes;
+    cand->tail = tail;
     /* What has left is worth nothing: soon it comes to the heap's top and is forgotten. */
-    cand->per_byte = there
-        ? sc_cost_saved_s(cost, p->options.tier, up_len, cand->len) / cand->bytes : 0;
-}
-
-/* The rate that makes a candidate be worth more than what goes these days: while it is above that,
- * nobody need look at it. */
-static double floor_of(const struct sc_policy *p, const struct cand *cand)
-{
-    if (cand->priority != 0 || !(cand->per_byte > 0)) return HUGE_VAL;
-    return KEY_MARGIN * p->going / cand->per_byte;
+    cand->per_byte =
+        there ? sc_cost_saved_s(cost, p->options.tier, up_len, cand->len) / pol_bytes(p, cand) : 0;
 }
 
 /* How often it is wanted, per second; GDSF: how often it was. As pol_rate. */
@@ -125,8 +120,11 @@ static double rate_of(struct sc_policy *p, const struct cand *cand, enum ages ag
         double rate = pol_rate_bucket(p, cand, until_ns);
         return end ? rate + pol_rate_bucket(p, end, until_ns) : rate;
     }
-    double floor = floor_of(p, cand), rate = pol_rate_ahead(p, cand, floor, until_ns);
-    return end ? rate + pol_rate_ahead(p, end, floor, until_ns) : rate;
+    uint64_t last_ns = p->model->keys_until_ns;
+    if (last_ns < p->now_ns)
+        last_ns = p->now_ns;
+    double rate = pol_rate_least(p, cand, last_ns);
+    return end ? rate + pol_rate_least(p, end, last_ns) : rate;
 }
 
 /* The value, given what a reuse saves per byte, or a lower bound of it and of those to come. */
@@ -142,10 +140,9 @@ static double value_of(struct sc_policy *p, const struct cand *cand, enum ages a
         if (p->now_ns >= end_ns) return 0;
         if (end_ns < *until_ns) *until_ns = end_ns;
     }
-    double value = (double)cand->stamp;
-    if (p->options.order >= SC_POLICY_GDSF) {
-        value = cand->base + rate_of(p, cand, ages, until_ns) * cand->per_byte;
-    }
+    double value = p->options.order >= SC_POLICY_GDSF
+                       ? cand->base + rate_of(p, cand, ages, until_ns) * cand->per_byte
+                       : (double)cand->stamp;
     return cand->priority != 0 ? ldexp(value, cand->priority) : value;
 }
 
@@ -193,23 +190,26 @@ static void key_change(struct sc_policy *p, uint32_t id, double key, uint64_t un
     }
 }
 
-/* Time or statistics have changed, the tree has not (or only to its advantage). The key becomes a
- * lower bound of the values to come: most entries leave before they come to the top. */
+/* Time or statistics have changed, the tree has not (or only to its advantage). */
 void pol_touch_time(struct sc_policy *p, uint32_t id)
 {
     struct cand *cand = pol_cand(p, id);
     uint64_t until_ns = UINT64_MAX;
     double key = value_of(p, cand, AGES_AHEAD, &until_ns);
+    if (key <= p->going && p->model) {
+        until_ns = UINT64_MAX;
+        key = value_of(p, cand, AGES_NOW, &until_ns);
+    }
     key_change(p, id, key, until_ns);
 }
 
 void pol_touch_top(struct sc_policy *p, uint32_t id, double value, uint64_t until_ns)
 {
     struct cand *cand = pol_cand(p, id);
-    if (value > KEY_MARGIN * p->going) {
+    if (value > p->going && p->model) {
         uint64_t ahead_ns = UINT64_MAX;
         double ahead = value_of(p, cand, AGES_AHEAD, &ahead_ns);
-        if (ahead > cand->key) {
+        if (ahead > p->going && ahead > cand->key) {
             value = ahead;
             until_ns = ahead_ns;
         }
@@ -217,15 +217,30 @@ void pol_touch_top(struct sc_policy *p, uint32_t id, double value, uint64_t unti
     key_change(p, id, value, until_ns);
 }
 
-void pol_touch_all(struct sc_policy *p)
+/* The time up to which keys are lower bounds: past the next refit, as far as can be foretold. */
+static void keys_extend(struct sc_policy *p)
+{
+    struct model *model = p->model;
+    uint64_t since_ns = p->now_ns - model->fit_ns;
+    uint64_t ahead_ns = since_ns > model->fit_gap_ns ? since_ns : model->fit_gap_ns;
+    model->keys_until_ns = p->now_ns + KEYS_AHEAD * ahead_ns + KEYS_AHEAD_LEAST_NS;
+}
+
+void pol_touch_all(struct sc_policy *p, bool refitted)
 {
     struct order_heap *order = &p->order, *timers = &p->timers;
+    keys_extend(p);
     for (uint32_t i = 0; i < timers->count; i++) timers->places[timers->items[i].id] = 0;
     timers->count = 0;
     for (uint32_t i = 0; i < order->count; i++) {
         uint32_t id = order->items[i].id;
         uint64_t until_ns = UINT64_MAX;
         struct cand *cand = pol_cand(p, id);
+        uint32_t later = i + ITEMS_PREFETCHED < order->count ? i + ITEMS_PREFETCHED : i;
+        __builtin_prefetch(pol_cand(p, order->items[later].id), 1);
+        if (refitted && cand->registered) {
+            cand->level = pol_level(p->model, cand->stratum, cand->features);
+        }
         cand->key = value_of(p, cand, AGES_AHEAD, &until_ns);
         order->items[i].key = key_bits(cand->key);
         if (until_ns < UINT64_MAX) {
@@ -274,20 +289,20 @@ void pol_detach(struct sc_policy *p, uint32_t id)
 /* A snapshot has come to stand on `node`: those below it are worth less. */
 void pol_below_changed(struct sc_policy *p, sc_node node)
 {
-    struct sc_radix_node_info info;
-    if (!info_get(p, node, &info)) return;
+    struct sc_radix_step step;
+    if (!step_get(p, node, &step)) return;
     uint32_t visited = 0;
-    sc_node at = info.first_child;
-    uint32_t floor = info.end;
-    while (at != SC_NODE_NONE && visited++ < CHILD_WALK_MAX && info_get(p, at, &info)) {
-        uint32_t id = pol_at(p, at, info.snapshot);
+    sc_node at = step.first_child;
+    uint32_t floor = step.end;
+    while (at != SC_NODE_NONE && visited++ < CHILD_WALK_MAX && step_get(p, at, &step)) {
+        uint32_t id = pol_at(p, at, step.snapshot);
         if (id != 0) pol_touch(p, id);
-        bool stop = info.snapshot != 0 && (id == 0 || pol_cand(p, id)->kind != KIND_SUPERSEDED);
-        sc_node next = stop ? SC_NODE_NONE : info.first_child;
+        bool stop = step.snapshot != 0 && (id == 0 || pol_cand(p, id)->kind != KIND_SUPERSEDED);
+        sc_node next = stop ? SC_NODE_NONE : step.first_child;
         while (next == SC_NODE_NONE) { /* go on beside, or beside an ancestor */
-            next = info.next_sibling;
-            if (next != SC_NODE_NONE || info.start <= floor) break;
-            if (!info_get(p, info.parent, &info)) return;
+            next = step.next_sibling;
+            if (next != SC_NODE_NONE || step.start <= floor) break;
+            if (!step_get(p, step.parent, &step)) return;
         }
         at = next;
     }
@@ -296,10 +311,10 @@ void pol_below_changed(struct sc_policy *p, sc_node node)
 /* What goes with a leaf has grown, or `node` has become one. */
 void pol_tail_changed(struct sc_policy *p, sc_node node)
 {
-    struct sc_radix_node_info info;
-    for (sc_node at = node; info_get(p, at, &info) && info.child_count <= 1;
-         at = info.first_child) {
-        uint32_t id = pol_at(p, at, info.snapshot);
+    struct sc_radix_step step;
+    for (sc_node at = node; step_get(p, at, &step) && step.child_count <= 1;
+         at = step.first_child) {
+        uint32_t id = pol_at(p, at, step.snapshot);
         if (id == 0) continue;
         pol_touch(p, id);
         if (at != node && pol_cand(p, id)->kind != KIND_SUPERSEDED) return;

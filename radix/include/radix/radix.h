@@ -259,8 +259,11 @@ struct sc_radix_node_info {
 };
 sc_status sc_radix_node_get(const struct sc_radix *radix, sc_node node,
     struct sc_radix_node_info *info_out);
-/* What a walk up needs of a node, cheaper than all of the above. False: there is no such node. */
-struct sc_radix_step { sc_node parent; uint32_t start, end, snapshot, child_count; };
+/* What a walk needs of a node, cheaper than all of the above. False: there is no such node. */
+struct sc_radix_step {
+    sc_node parent, first_child, next_sibling;
+    uint32_t start, end, snapshot, child_count;
+};
 bool sc_radix_step_get(const struct sc_radix *radix, sc_node node, struct sc_radix_step *step_out);
 /* Its marks. SC_ERR_STALE; SC_ERR_LIMIT when cap is short (count_out says what is needed). */
 sc_status sc_radix_marks_get(const struct sc_radix *radix, sc_node node, sc_mark *marks_out,

@@ -81,7 +81,7 @@ struct sc_policy_options {
     uint32_t block_tokens;    /* tokens per hash; a multiple of the page */
     uint32_t near_tokens;
     uint32_t interval_tokens; /* multiple of block_tokens */
-    uint32_t ghost_max;       /* blocks remembered, 32 bytes each from the start; 0: 262,144 */
+    uint32_t ghost_max;       /* blocks remembered, 24 bytes each from the start; 0: 262,144 */
     double marconi_alpha;
     bool spare_paths;         /* snapshots on locked paths are no victims */
     bool keep_kv;             /* only the snapshot of a victim goes, the KV stays in the index */
