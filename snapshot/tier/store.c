@@ -291,6 +291,7 @@ static sc_status create(const struct sc_store_options *options, struct sc_store 
     }
     store->heap = heap;
     store->options = *options;
+    store->commits_end = &store->commits;
     store->options.folder = store->folder = folder;
     store->folder_bytes = folder_bytes;
     store->pid = getpid();

@@ -5,6 +5,9 @@
  *                                     ^                     | map full
  *                                     '------ evict --------'
  *
+ * Calls that come while another one has write_lock are taken together by the next to get it: one
+ * sync and one transaction for all of them (commit_waiting).
+ *
  * Between insert and publish a new node's entry is NEW and a replaced record's DYING, so that no
  * reader takes one for the other. */
 #include <math.h>
@@ -47,7 +50,7 @@ static sc_status sync_files(struct sc_store *store, struct sc_store_put **puts, 
 
 /* ---- nodes ---- */
 
-static struct node_head node_head_of(const struct sc_store_put *put, uint64_t now_ns)
+static struct node_head node_head_of(const struct sc_store_put *put)
 {
     const struct sc_store_record *record = &put->record;
     struct node_head head = {.parent = put->parent, .parent_len = put->parent_len,
@@ -56,20 +59,26 @@ static struct node_head node_head_of(const struct sc_store_put *put, uint64_t no
         .numerics = record->numerics, .kind = record->kind,
         .adapter_id = record->key.adapter_id,
         .adapter_generation = record->key.adapter_generation,
-        .hash_low = put->hash.low, .hash_high = put->hash.high,
-        .tokens_low = put->tokens_hash.low, .tokens_high = put->tokens_hash.high,
-        .value = record->value, .stored_ns = now_ns, .tick = put->tick,
-        .shard_count = record->shard_count, .history_count = record->history_count};
+        .hash_low = put->hash.low,
+        .hash_high = put->hash.high,
+        .tokens_low = put->tokens_hash.low,
+        .tokens_high = put->tokens_hash.high,
+        .value = record->value,
+        .stored_ns = put->now_ns,
+        .tick = put->tick,
+        .shard_count = record->shard_count,
+        .history_count = record->history_count};
     memcpy(head.fingerprint, record->key.fingerprint.bytes, sizeof head.fingerprint);
     return head;
 }
 
 /* The node as bytes in put->blob. */
-static sc_status build(struct sc_store *store, struct sc_store_put *put, uint64_t now_ns)
+static sc_status build(struct sc_store *store, struct sc_store_put *put)
 {
     const struct sc_store_key *key = &put->record.key;
-    struct node_parts parts = {.head = node_head_of(put, now_ns),
-        .history = put->record.history, .tokens = key->tokens + put->parent_len};
+    struct node_parts parts = {.head = node_head_of(put),
+        .history = put->record.history,
+        .tokens = key->tokens + put->parent_len};
     uint32_t marks_below = store_marks_below(key, put->parent_len), at = 0;
     for (uint32_t i = 0; i < parts.head.shard_count; i++) {
         parts.head.extent_count += put->shards[i].head.extent_count;
@@ -142,8 +151,8 @@ static void unclaim(struct sc_store *store, struct sc_store_put *put)
     sc_mutex_unlock(&store->lock);
 }
 
-static sc_status insert(struct sc_store *store, MDB_txn *txn, struct sc_store_put *put,
-    uint64_t now_ns, struct extent_list *old)
+static sc_status insert(
+    struct sc_store *store, MDB_txn *txn, struct sc_store_put *put, struct extent_list *old)
 {
     struct node_view view;
     uint32_t id = NONE;
@@ -155,7 +164,7 @@ static sc_status insert(struct sc_store *store, MDB_txn *txn, struct sc_store_pu
             return SC_FAIL(SC_ERR_NO_MEMORY, "no memory to replace a record");
         }
     }
-    SC_TRY(build(store, put, now_ns));
+    SC_TRY(build(store, put));
     SC_TRY(db_put_node(store, txn, put->id, put->blob, put->blob_bytes));
     if (!put->is_new_id) return SC_OK;
     return db_add_keys(store, txn, put->id, put->hash, put->tokens_hash);
@@ -190,8 +199,7 @@ static void drop_edges(struct sc_store *store, const uint32_t *ids, uint32_t cou
 }
 
 /* One transaction for all, or nothing. */
-static sc_status commit_once(struct sc_store *store, struct sc_store_put **puts, uint32_t count,
-    uint64_t now_ns)
+static sc_status commit_once(struct sc_store *store, struct sc_store_put **puts, uint32_t count)
 {
     struct extent_list old = {NULL, 0, 0};
     MDB_txn *txn = NULL;
@@ -202,7 +210,7 @@ static sc_status commit_once(struct sc_store *store, struct sc_store_put **puts,
     sc_mutex_unlock(&store->lock);
     if (status == SC_OK) status = db_begin_write(store, &txn);
     for (uint32_t i = 0; i < count && status == SC_OK; i++) {
-        status = insert(store, txn, puts[i], now_ns, &old);
+        status = insert(store, txn, puts[i], &old);
     }
     if (status == SC_OK) status = db_put_wear(store, txn);
     if (status == SC_OK) {
@@ -225,8 +233,7 @@ static sc_status commit_once(struct sc_store *store, struct sc_store_put **puts,
 }
 
 /* A full map: records make room, as for payloads. */
-static sc_status commit_group(struct sc_store *store, struct sc_store_put **puts, uint32_t count,
-    uint64_t now_ns)
+static sc_status commit_group(struct sc_store *store, struct sc_store_put **puts, uint32_t count)
 {
     double value = INFINITY;
     for (uint32_t i = 0; i < count; i++) value = fmin(value, puts[i]->record.value);
@@ -234,8 +241,9 @@ static sc_status commit_group(struct sc_store *store, struct sc_store_put **puts
     for (uint32_t i = 0; i < ROOM_TRIES && status == SC_ERR_LIMIT; i++) {
         uint64_t freed = 0;
         SC_TRY(store_evict_map(store, value));
-        status = commit_once(store, puts, count, now_ns);
-        if (status != SC_ERR_LIMIT) break;
+        status = commit_once(store, puts, count);
+        if (status != SC_ERR_LIMIT)
+            break;
         struct sc_error_info error = *sc_last_error();
         db_drain(store);
         if (i == 0) continue;
@@ -246,49 +254,135 @@ static sc_status commit_group(struct sc_store *store, struct sc_store_put **puts
     return status;
 }
 
+/* ---- calls that wait together ---- */
+
+/* The caller holds write_lock, also over the sync: who comes meanwhile shares the next one. */
+static sc_status sync_and_commit(struct sc_store *store, struct sc_store_put **puts, uint32_t count)
+{
+    SC_TRY(sync_files(store, puts, count));
+    return commit_group(store, puts, count);
+}
+
+/* One by one: who fails alone does not take the others along. `status`: of all together. */
+static void commit_each(
+    struct sc_store *store, struct commit_wait *wait, bool alone, sc_status status)
+{
+    for (uint32_t i = 0; i < wait->count; i++) {
+        if (!wait->puts[i])
+            continue;
+        if (!alone)
+            status = sync_and_commit(store, &wait->puts[i], 1);
+        wait->each_out[i] = status;
+        if (status == SC_OK)
+            continue;
+        wait->failed = status;
+        wait->error = *sc_last_error();
+        if (status == SC_ERR_LIMIT) {
+            sc_mutex_lock(&store->lock);
+            store->stats.refused_map++;
+            sc_mutex_unlock(&store->lock);
+        }
+        sc_store_abort(store, wait->puts[i]);
+        wait->puts[i] = NULL;
+    }
+}
+
+/* All puts of the calls, in the order in which they came; NULL: no memory. */
+static struct sc_store_put **gather(
+    struct sc_store *store, const struct commit_wait *waits, uint32_t *count_out)
+{
+    uint32_t count = 0;
+    for (const struct commit_wait *wait = waits; wait; wait = wait->next)
+        count += wait->count;
+    *count_out = count;
+    struct sc_store_put **puts = sc_heap_calloc(&store->heap, count, sizeof(struct sc_store_put *));
+    if (!puts)
+        return NULL;
+    count = 0;
+    for (const struct commit_wait *wait = waits; wait; wait = wait->next) {
+        for (uint32_t i = 0; i < wait->count; i++) {
+            if (wait->puts[i])
+                puts[count++] = wait->puts[i];
+        }
+    }
+    return puts;
+}
+
+/* The caller holds write_lock: it commits for all that wait for it. */
+static void commit_waiting(struct sc_store *store)
+{
+    sc_mutex_lock(&store->lock);
+    struct commit_wait *waits = store->commits;
+    store->commits = NULL;
+    store->commits_end = &store->commits;
+    sc_mutex_unlock(&store->lock);
+    uint32_t cap = 0, count = 0;
+    struct sc_store_put **puts = gather(store, waits, &cap);
+    while (puts && count < cap && puts[count])
+        count++;
+    sc_status status = SC_ERR_NO_MEMORY;
+    if (puts && count > 0)
+        status = sync_and_commit(store, puts, count);
+    if (puts)
+        sc_heap_free(&store->heap, puts, cap * sizeof(struct sc_store_put *));
+    while (waits) {
+        struct commit_wait *wait = waits;
+        waits = wait->next; /* once it is done its caller may be gone */
+        if (status == SC_OK) {
+            for (uint32_t i = 0; i < wait->count; i++)
+                wait->puts[i] = NULL;
+        } else {
+            commit_each(store, wait, count == 1, status);
+        }
+        sc_mutex_lock(&store->lock);
+        wait->done = true;
+        sc_mutex_unlock(&store->lock);
+    }
+}
+
+/* Those that are not complete are not stored; returns how many are. */
+static uint32_t drop_incomplete(struct sc_store *store, struct commit_wait *wait, uint64_t now_ns)
+{
+    uint32_t ready = 0;
+    for (uint32_t i = 0; i < wait->count; i++) {
+        wait->each_out[i] = SC_OK;
+        wait->puts[i]->now_ns = now_ns;
+        if (put_is_complete(wait->puts[i])) {
+            ready++;
+            continue;
+        }
+        wait->failed = wait->each_out[i] =
+            SC_FAIL(SC_ERR_STATE, "a record is not complete: not all shards are there");
+        wait->error = *sc_last_error();
+        sc_store_abort(store, wait->puts[i]);
+        wait->puts[i] = NULL;
+    }
+    return ready;
+}
+
 sc_status sc_store_commit(struct sc_store *store, struct sc_store_put **puts, uint32_t count,
     uint64_t now_ns, sc_status *each_out)
 {
     SC_TRY(store_enter(store));
     SC_REQUIRE(puts != NULL && count > 0 && each_out != NULL);
-    for (uint32_t i = 0; i < count; i++) SC_REQUIRE(puts[i] != NULL);
-    uint32_t ready = 0;
-    for (uint32_t i = 0; i < count; i++) {
-        each_out[i] = SC_OK;
-        if (put_is_complete(puts[i])) {
-            ready++;
-            continue;
-        }
-        each_out[i] = SC_FAIL(SC_ERR_STATE, "a record is not complete: not all shards are there");
-        sc_store_abort(store, puts[i]);
-        puts[i] = NULL;
-    }
-    sc_status status = ready == count ? sync_files(store, puts, count) : SC_ERR_STATE;
-    if (status == SC_OK) {
+    for (uint32_t i = 0; i < count; i++)
+        SC_REQUIRE(puts[i] != NULL);
+    struct commit_wait wait = {.puts = puts, .each_out = each_out, .count = count};
+    if (drop_incomplete(store, &wait, now_ns) > 0) {
+        sc_mutex_lock(&store->lock);
+        *store->commits_end = &wait;
+        store->commits_end = &wait.next;
+        sc_mutex_unlock(&store->lock);
         sc_mutex_lock(&store->write_lock);
-        status = commit_group(store, puts, count, now_ns);
+        sc_mutex_lock(&store->lock);
+        bool done = wait.done;
+        sc_mutex_unlock(&store->lock);
+        if (!done)
+            commit_waiting(store);
         sc_mutex_unlock(&store->write_lock);
-        if (status == SC_OK) return SC_OK;
     }
-    /* One by one: who fails alone does not take the others along. */
-    for (uint32_t i = 0; i < count; i++) {
-        if (!puts[i]) continue;
-        status = count == 1 && ready == 1 ? status : sync_files(store, &puts[i], 1);
-        if (status == SC_OK) {
-            sc_mutex_lock(&store->write_lock);
-            status = commit_group(store, &puts[i], 1, now_ns);
-            sc_mutex_unlock(&store->write_lock);
-        }
-        each_out[i] = status;
-        if (status != SC_OK) {
-            if (status == SC_ERR_LIMIT) {
-                sc_mutex_lock(&store->lock);
-                store->stats.refused_map++;
-                sc_mutex_unlock(&store->lock);
-            }
-            sc_store_abort(store, puts[i]);
-            puts[i] = NULL;
-        }
+    if (wait.failed != SC_OK) {
+        (void)SC_FAIL_SYS(wait.failed, wait.error.system_code, "%s", wait.error.text);
     }
     return SC_OK;
 }

@@ -150,11 +150,23 @@ struct sc_store_put {
     uint32_t parent_len;
     uint32_t id;                      /* during commit */
     uint64_t tick;
+    uint64_t now_ns; /* of its commit */
     bool with_kv;
     bool is_new_id, replaces;         /* of `id` */
     uint8_t *blob;                    /* during commit */
     size_t blob_bytes;
     struct pending_shard *shards;     /* [record.shard_count] */
+};
+
+/* A call of commit that waits: whoever gets write_lock next commits for all of them. */
+struct commit_wait {
+    struct commit_wait *next;
+    struct sc_store_put **puts;
+    sc_status *each_out;
+    uint32_t count;
+    bool done;        /* its puts are gone, its statuses are there */
+    sc_status failed; /* the last failure, and what was said of it */
+    struct sc_error_info error;
 };
 
 struct sc_store {
@@ -180,6 +192,7 @@ struct sc_store {
     uint32_t file_count, file_cap, file_blocks, space_cursor;
     uint64_t used_blocks, pending_blocks;
     struct sc_store_put *puts;
+    struct commit_wait *commits, **commits_end;
     uint64_t tick, written_bytes, day, day_bytes;
     uint32_t grow_wait;        /* tries until a full disk is asked again */
     struct sc_store_stats stats;

@@ -26,7 +26,7 @@
 #include "tier/disk_store.h"
 #include "tier/faults.h"
 
-enum { TIER_BLOCK = 4096, TIER_IO_DEPTH = 8 };
+enum { TIER_BLOCK = 4096, TIER_IO_DEPTH = 16 };
 
 /* XXH3-128 of bytes that come piece by piece. */
 struct tier_check { _Alignas(64) uint8_t state[640]; };

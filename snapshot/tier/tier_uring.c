@@ -137,12 +137,12 @@ static void take_one(struct tier_io *io, struct tier_walk *walk, struct flight *
     finish_plain(io, walk, flight, (uint32_t)at, (uint64_t)moved / TIER_BLOCK * TIER_BLOCK);
 }
 
-/* Takes what has come back; waits for one when there is nothing else to do. */
+/* Takes what has come back; waits for `wait` of them when there is nothing else to do. */
 static void take(struct tier_io *io, struct tier_io_context *context, struct tier_walk *walk,
-    struct flight *flight, bool wait)
+    struct flight *flight, uint32_t wait)
 {
     struct io_uring_cqe *cqe = NULL;
-    int rc = wait ? io_uring_submit_and_wait(context->ring, 1) : io_uring_submit(context->ring);
+    int rc = wait ? io_uring_submit_and_wait(context->ring, wait) : io_uring_submit(context->ring);
     if (rc < 0 && rc != -EINTR && rc != -EAGAIN && rc != -EBUSY) {
         note(flight, tier_io_fail(-rc, "submitting to an io_uring"));
     }
@@ -154,8 +154,15 @@ static void take(struct tier_io *io, struct tier_io_context *context, struct tie
     }
 }
 
-sc_status tier_uring_move(struct tier_io *io, struct tier_io_context *context,
-    struct tier_walk *walk)
+/* Several at a time: each wait may cost a turn on a busy processor, and the others keep the device
+ * busy meanwhile. The end of a write has nothing to do but to wait for all. */
+static uint32_t wait_count(const struct flight *flight, bool write, bool more)
+{
+    return write && !more ? flight->out_count : (flight->out_count + 3) / 4;
+}
+
+sc_status tier_uring_move(
+    struct tier_io *io, struct tier_io_context *context, struct tier_walk *walk)
 {
     struct flight flight;
     memset(&flight, 0, sizeof flight);
@@ -167,10 +174,13 @@ sc_status tier_uring_move(struct tier_io *io, struct tier_io_context *context,
             flight.sent - flight.first < WINDOW_MAX) {
             more = send_one(io, context, walk, &flight);
         }
-        if (flight.status != SC_OK) more = false;
-        if (flight.out_count > 0) take(io, context, walk, &flight, !behind);
-        behind = flight.status == SC_OK &&
-            tier_walk_check(walk, walk->write ? walk->at : flight.until);
+        if (flight.status != SC_OK)
+            more = false;
+        uint32_t wait = behind ? 0 : wait_count(&flight, walk->write, more);
+        if (flight.out_count > 0)
+            take(io, context, walk, &flight, wait);
+        behind =
+            flight.status == SC_OK && tier_walk_check(walk, walk->write ? walk->at : flight.until);
     }
     if (flight.status == SC_OK) return SC_OK;
     return SC_FAIL_SYS(flight.status, flight.error.system_code, "%s", flight.error.text);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Creation, queues and threads of sc_tiers; what a job does is in tiers_work.c. */
+/* Creation of sc_tiers, and what the engine calls; its threads are in tiers_threads.c, what a job
+ * does in tiers_work.c. */
 #include "tiers_internal.h"
 
 #include <string.h>
@@ -47,94 +48,6 @@ static sc_status options_resolve(const sc_tiers_options *given, sc_tiers_options
     return SC_OK;
 }
 
-/* ---- threads ---- */
-
-static void *queue_thread(void *argument);
-struct thread { struct tiers *tiers; uint32_t queue; };
-
-static void job_push(struct queue *queue, struct sc_tier_job *job)
-{
-    job->next = NULL;
-    *queue->end = job;
-    queue->end = &job->next;
-    (void)pthread_cond_signal(&queue->more);
-}
-
-static struct sc_tier_job *job_pop(struct queue *queue)
-{
-    struct sc_tier_job *job = queue->first;
-    if (!job) return NULL;
-    queue->first = job->next;
-    if (!queue->first) queue->end = &queue->first;
-    job->next = NULL;
-    return job;
-}
-
-/* Calls without the lock. */
-static void job_run(struct tiers *tiers, struct sc_tier_job *job)
-{
-    if (job->op == 0) {
-        sc_tiers_drop(tiers, (const struct drop *)(void *)job);
-        sc_heap_free(&tiers->heap, job, sizeof(struct drop));
-        return;
-    }
-    if (!sc_tiers_work(tiers, job)) return; /* parked: perhaps another thread has it already */
-    sc_mutex_lock(&tiers->lock);
-    job->next = NULL;
-    tiers->stats.failed += job->status != SC_OK;
-    *tiers->done_end = job;
-    tiers->done_end = &job->next;
-    sc_mutex_unlock(&tiers->lock);
-}
-
-/* Under the lock, which it leaves meanwhile. False: there is no job. */
-static bool queue_step(struct tiers *tiers, struct queue *queue)
-{
-    struct sc_tier_job *job = job_pop(queue);
-    if (!job) return false;
-    queue->busy = true;
-    sc_mutex_unlock(&tiers->lock);
-    job_run(tiers, job);
-    sc_mutex_lock(&tiers->lock);
-    queue->busy = false;
-    (void)pthread_cond_broadcast(&tiers->idle);
-    return true;
-}
-
-static void *queue_thread(void *argument)
-{
-    struct thread *thread = argument;
-    struct tiers *tiers = thread->tiers;
-    struct queue *queue = &tiers->queues[thread->queue];
-    sc_heap_free(&tiers->heap, thread, sizeof *thread);
-    sc_mutex_lock(&tiers->lock);
-    for (;;) {
-        if (queue_step(tiers, queue))
-            continue;
-        if (tiers->quit) break;
-        (void)pthread_cond_wait(&queue->more, &tiers->lock.os);
-    }
-    sc_mutex_unlock(&tiers->lock);
-    return NULL;
-}
-
-static sc_status threads_start(struct tiers *tiers)
-{
-    for (uint32_t i = 0; i < QUEUE_COUNT; i++) {
-        struct queue *queue = &tiers->queues[i];
-        struct thread *thread = sc_heap_calloc(&tiers->heap, 1, sizeof *thread);
-        if (!thread) return SC_FAIL(SC_ERR_NO_MEMORY, "no memory for a thread of the tiers");
-        *thread = (struct thread){tiers, i};
-        int rc = pthread_create(&queue->thread, NULL, queue_thread, thread);
-        if (rc != 0) {
-            sc_heap_free(&tiers->heap, thread, sizeof *thread);
-            return SC_FAIL_SYS(SC_ERR_NO_MEMORY, rc, "cannot start a thread: %s", strerror(rc));
-        }
-        queue->started = true;
-    }
-    return SC_OK;
-}
-
 /* ---- creation ---- */
 
 static sc_status stores_open(struct tiers *tiers, const struct sc_tiers_hooks *hooks)
@@ -161,8 +74,7 @@ static void tiers_free(struct tiers *tiers)
 {
     sc_mutex_lock(&tiers->lock);
     tiers->quit = true;
-    while (tiers->manual && queue_step(tiers, &tiers->queues[QUEUE_WRITES]))
-        continue; /* drops */
+    while (tiers->manual && sc_tiers_queue_step(tiers, QUEUE_WRITES)) continue; /* drops */
     for (uint32_t i = 0; i < QUEUE_COUNT; i++) {
         (void)pthread_cond_broadcast(&tiers->queues[i].more);
     }
@@ -176,6 +88,19 @@ static void tiers_free(struct tiers *tiers)
     sc_mutex_deinit(&tiers->lock);
     struct sc_heap heap = tiers->heap;
     sc_heap_free(&heap, tiers, sizeof *tiers);
+}
+
+static void conditions_init(struct tiers *tiers)
+{
+    pthread_condattr_t attr;
+    (void)pthread_condattr_init(&attr);
+    (void)pthread_condattr_setclock(&attr, CLOCK_MONOTONIC); /* as sc_clock_now_ns */
+    (void)pthread_cond_init(&tiers->idle, NULL);
+    for (uint32_t i = 0; i < QUEUE_COUNT; i++) {
+        tiers->queues[i].end = &tiers->queues[i].first;
+        (void)pthread_cond_init(&tiers->queues[i].more, &attr);
+    }
+    (void)pthread_condattr_destroy(&attr);
 }
 
 sc_status sc_tiers_create_hooked(const sc_tiers_options *given, const struct sc_tiers_hooks *hooks,
@@ -198,13 +123,9 @@ sc_status sc_tiers_create_hooked(const sc_tiers_options *given, const struct sc_
         sc_heap_free(&heap, tiers, sizeof *tiers);
         return status;
     }
-    (void)pthread_cond_init(&tiers->idle, NULL);
-    for (uint32_t i = 0; i < QUEUE_COUNT; i++) {
-        tiers->queues[i].end = &tiers->queues[i].first;
-        (void)pthread_cond_init(&tiers->queues[i].more, NULL);
-    }
+    conditions_init(tiers);
     status = stores_open(tiers, hooks);
-    if (status == SC_OK && !tiers->manual) status = threads_start(tiers);
+    if (status == SC_OK && !tiers->manual) status = sc_tiers_threads_start(tiers);
     if (status != SC_OK) {
         tiers_free(tiers);
         return status;
@@ -224,7 +145,8 @@ bool sc_tiers_step(sc_tiers *base, bool restore)
     struct tiers *tiers = (struct tiers *)(void *)base;
     SC_ASSERT(tiers->manual);
     sc_mutex_lock(&tiers->lock);
-    bool some = queue_step(tiers, &tiers->queues[restore ? QUEUE_RESTORES : QUEUE_WRITES]);
+    bool some = sc_tiers_queue_step(tiers, restore ? QUEUE_RESTORES : QUEUE_WRITES);
+    if (!some && !restore) some = sc_tiers_queue_step(tiers, QUEUE_COMMITS);
     sc_mutex_unlock(&tiers->lock);
     return some;
 }
@@ -388,7 +310,7 @@ static sc_status tiers_unbind(sc_tiers *base)
     struct tiers *tiers = (struct tiers *)(void *)base;
     sc_mutex_lock(&tiers->lock);
     for (uint32_t i = 0; i < QUEUE_COUNT; i++) {
-        while (tiers->manual && queue_step(tiers, &tiers->queues[i])) continue;
+        while (tiers->manual && sc_tiers_queue_step(tiers, i)) continue;
     }
     while (working(tiers)) (void)pthread_cond_wait(&tiers->idle, &tiers->lock.os);
     uint64_t moves = tiers->moves;
@@ -415,7 +337,7 @@ static void tiers_submit(sc_tiers *base, struct sc_tier_job *job)
     struct tiers *tiers = (struct tiers *)(void *)base;
     uint32_t queue = job->op == SC_TIER_RESTORE ? QUEUE_RESTORES : QUEUE_WRITES;
     sc_mutex_lock(&tiers->lock);
-    job_push(&tiers->queues[queue], job);
+    sc_tiers_push(&tiers->queues[queue], job);
     sc_mutex_unlock(&tiers->lock);
 }
 
@@ -439,7 +361,7 @@ static void tiers_drop(struct tiers *tiers, uint64_t copy, uint32_t disk_id, uin
     drop->disk_id = disk_id;
     drop->token_count = token_count;
     sc_mutex_lock(&tiers->lock);
-    job_push(&tiers->queues[QUEUE_WRITES], &drop->job);
+    sc_tiers_push(&tiers->queues[QUEUE_WRITES], &drop->job);
     sc_mutex_unlock(&tiers->lock);
 }
 
@@ -495,7 +417,8 @@ static sc_status tiers_moved(sc_tiers *base, uint64_t move, sc_status status)
         *at = job->next;
         tiers->moves--;
         job->moved = status;
-        job_push(&tiers->queues[job->op == SC_TIER_RESTORE ? QUEUE_RESTORES : QUEUE_WRITES], job);
+        uint32_t queue = job->op == SC_TIER_RESTORE ? QUEUE_RESTORES : QUEUE_WRITES;
+        sc_tiers_push(&tiers->queues[queue], job);
     }
     sc_mutex_unlock(&tiers->lock);
     if (job) return SC_OK;

@@ -1,15 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What carries out the engine's transfers: queues, two threads, a host store and a disk store.
+/* What carries out the engine's transfers: queues, a thread each, a host store and a disk store.
  *
- *   submit --> queue[WRITES]   --> writer --.--> done --> take
- *          '-> queue[RESTORES] --> reader --'
- *                  ^                  |
- *                  '---- moved <-- parked (its KV is on the way)
+ *   submit --> queue[WRITES]   --> writer --.-----------------> done --> take
+ *          |        ^    |  '---> queue[COMMITS] --> committer --^
+ *          '-> queue[RESTORES] --> reader ------------------------'
+ *                   ^    |
+ *                   '- moved <-- parked (its KV is on the way)
  *
  * (1) A job is in one queue, with a thread, parked, or done.
- * (2) Writes are begun in the order of submission, one at a time: what a store commits is there
- *     when the next one names it as its parent, and a drop comes after the stores before it. (A
- *     parked write is passed by others: none of them names it before its completion was applied.)
+ * (2) Writes are begun in the order of submission, one at a time. (A parked write is passed by
+ *     others: none of them names it before its completion was applied.) Their commits follow in the
+ *     same order, many in one transaction, while the next payload is on its way: a commit has three
+ *     syncs, each of which empties the device's cache and holds up what is written beside it. So
+ *     they wait for each other while more is being written, up to COMMIT_BYTES and COMMIT_WAIT_NS.
+ *     Who needs a record that is not committed yet, as its parent or under the same key, has all of
+ *     them committed and waits (sc_tiers_settle).
  * (3) `moves` counts the moves of KV that have not ended: until 0 nothing is given back.
  *
  * Locks: `lock` for queues and counters; never held over I/O, the device or the mover. */
@@ -24,7 +29,10 @@
 #include "tier/pack.h"
 #include "tier/tiers_hooks.h"
 
-enum { QUEUE_WRITES = 0, QUEUE_RESTORES = 1, QUEUE_COUNT = 2 };
+enum { QUEUE_WRITES = 0, QUEUE_RESTORES = 1, QUEUE_COMMITS = 2, QUEUE_COUNT = 3 };
+enum { COMMIT_MAX = 32 }; /* jobs in one transaction */
+#define COMMIT_BYTES (UINT64_C(512) << 20)
+#define COMMIT_WAIT_NS UINT64_C(250000000)
 
 /* Behind the payload of a copy in host memory. */
 struct host_note {
@@ -55,6 +63,10 @@ struct tiers {
     struct queue queues[QUEUE_COUNT];
     struct sc_tier_job *parked, *done, **done_end;
     uint64_t moves, move_next;
+    uint64_t commit_bytes;  /* of the writes that wait for their commit, since commit_ns */
+    uint64_t commit_ns;
+    uint32_t commit_count;
+    bool hurry;             /* somebody waits for them */
     bool quit, bound, has_mover, manual;
     struct sc_host_store *host;
     uint64_t host_slack;
@@ -71,9 +83,22 @@ struct tiers {
 
 /* tiers_work.c: goes on with a job until it ends (true) or waits for its KV. */
 bool sc_tiers_work(struct tiers *tiers, struct sc_tier_job *job);
+/* The writes of the list are committed; what has become of each is in its job. */
+void sc_tiers_commit(struct tiers *tiers, struct sc_tier_job *jobs);
 void sc_tiers_drop(struct tiers *tiers, const struct drop *drop);
 /* The move of the job has ended, or was refused. */
 void sc_tiers_release(struct tiers *tiers, struct sc_tier_job *job);
+/* tiers_threads.c; the caller holds `lock`. */
+void sc_tiers_push(struct queue *queue, struct sc_tier_job *job);
+/* Carries out the next job of the queue, or the commits that are due, leaving the lock meanwhile;
+ * the caller holds it. False: there is nothing to do. */
+bool sc_tiers_queue_step(struct tiers *tiers, uint32_t queue);
+/* On failure those that were started are. */
+sc_status sc_tiers_threads_start(struct tiers *tiers);
+/* The job waits for its commit, and is the committer's from now on. */
+void sc_tiers_hand_over(struct tiers *tiers, struct sc_tier_job *job);
+/* Waits until nothing waits for its commit; false: nothing did. For the writer. */
+bool sc_tiers_settle(struct tiers *tiers);
 /* tiers.c: begins a move of KV; false: it was refused (job->status). True: the job is parked. */
 bool sc_tiers_move(struct tiers *tiers, struct sc_tier_job *job, bool write, const int32_t *ids,
     uint32_t count, void *bytes);

@@ -2,8 +2,8 @@
 /* What a job of the tiers does, stage by stage; a stage that has begun a move of KV is left, and
  * the next one is entered when the move has ended.
  *
- *   STORE    pack the state; read KV behind it  |  complete the entry, or write the record
- *   SPILL    acquire the entry, write the record
+ *   STORE    pack the state; read KV behind it  |  complete the entry; or write the record | commit
+ *   SPILL    acquire the entry, write the record  |  commit
  *   RESTORE  for each source: read it, unpack the state (the first), write KV  |  release it, next
  *
  * A copy in host memory:   | state as packed | KV of its pages |  ...  | struct host_note |
@@ -93,35 +93,93 @@ static sc_status check_there(struct tiers *tiers, const struct sc_tier_job *job,
     return status;
 }
 
-static sc_status disk_put(struct tiers *tiers, struct sc_tier_job *job,
-    const struct sc_store_payload *payload)
+static struct sc_store_record record_of(const struct tiers *tiers, const struct sc_tier_job *job)
 {
-    struct sc_store_record record = {.key = key_of(tiers, job, job->token_count),
-        .parent_len = job->parent_len, .numerics = tiers->numerics,
-        .kind = job->kind, .value = job->value, .history = job->history,
-        .history_count = job->history_count, .shard_count = 1, .shards = &tiers->shard};
-    struct sc_store_put *put = NULL;
-    sc_status each = SC_OK;
-    SC_TRY(sc_store_begin(tiers->disk, &record, payload->kv_bytes > 0, &put));
-    bool there = put == NULL;
-    if (put) {
-        sc_status status = sc_store_shard(tiers->disk, put, 0, payload, job->now_ns);
-        if (status != SC_OK) {
-            sc_store_abort(tiers->disk, put);
-            return status;
-        }
-        SC_TRY(sc_store_commit(tiers->disk, &put, 1, job->now_ns, &each));
-        SC_TRY(each);
-    }
+    return (struct sc_store_record){.key = key_of(tiers, job, job->token_count),
+        .parent_len = job->parent_len,
+        .numerics = tiers->numerics,
+        .kind = job->kind,
+        .value = job->value,
+        .history = job->history,
+        .history_count = job->history_count,
+        .shard_count = 1,
+        .shards = &tiers->shard};
+}
+
+/* Which record of the disk it is. */
+static sc_status disk_find(struct tiers *tiers, struct sc_tier_job *job)
+{
+    const struct sc_store_key key = key_of(tiers, job, job->token_count);
     const struct sc_store_want want = want_of(tiers);
     enum sc_store_reason reason = SC_STORE_ABSENT;
     struct sc_store_info info;
-    SC_TRY(sc_store_find(tiers->disk, &record.key, &want, &reason, &info));
+    SC_TRY(sc_store_find(tiers->disk, &key, &want, &reason, &info));
     if (reason != SC_STORE_HIT) {
         return SC_FAIL(SC_ERR_IO, "stored, but not found: %s", sc_store_reason_text(reason));
     }
     job->disk_id = info.id;
-    return there ? check_there(tiers, job, info.id) : SC_OK;
+    return SC_OK;
+}
+
+/* Writes the payload; the commit is left (job->put), unless the record was there already. */
+static sc_status disk_write(
+    struct tiers *tiers, struct sc_tier_job *job, const struct sc_store_payload *payload)
+{
+    const struct sc_store_record record = record_of(tiers, job);
+    bool with_kv = payload->kv_bytes > 0;
+    struct sc_store_put *put = NULL;
+    if (!with_kv && record.parent_len > 0)
+        (void)sc_tiers_settle(tiers); /* else it gets no parent */
+    sc_status status = sc_store_begin(tiers->disk, &record, with_kv, &put);
+    if ((status == SC_ERR_NOT_FOUND || status == SC_ERR_BUSY) && sc_tiers_settle(tiers)) {
+        status = sc_store_begin(tiers->disk, &record, with_kv, &put);
+    }
+    SC_TRY(status);
+    if (!put) {
+        SC_TRY(disk_find(tiers, job));
+        return check_there(tiers, job, job->disk_id);
+    }
+    status = sc_store_shard(tiers->disk, put, 0, payload, job->now_ns);
+    if (status == SC_OK) {
+        job->put = put;
+    } else {
+        sc_store_abort(tiers->disk, put);
+    }
+    return status;
+}
+
+/* The write has ended, but for its commit. True: it has ended. */
+static bool disk_end(struct tiers *tiers, struct sc_tier_job *job)
+{
+    if (job->put) {
+        sc_tiers_hand_over(tiers, job);
+        return false;
+    }
+    if (job->status == SC_OK)
+        count(tiers, job, SC_TIER_TABLE_DISK, true);
+    return true;
+}
+
+void sc_tiers_commit(struct tiers *tiers, struct sc_tier_job *jobs)
+{
+    struct sc_store_put *puts[COMMIT_MAX];
+    sc_status each[COMMIT_MAX];
+    uint32_t puts_count = 0, i = 0;
+    uint64_t now_ns = 0;
+    for (struct sc_tier_job *job = jobs; job; job = job->next) {
+        if (job->now_ns > now_ns)
+            now_ns = job->now_ns;
+        puts[puts_count++] = job->put;
+        job->put = NULL;
+    }
+    sc_status status = sc_store_commit(tiers->disk, puts, puts_count, now_ns, each);
+    for (struct sc_tier_job *job = jobs; job; job = job->next, i++) {
+        job->status = status == SC_OK ? each[i] : status;
+        if (job->status == SC_OK)
+            job->status = disk_find(tiers, job);
+        if (job->status == SC_OK)
+            count(tiers, job, SC_TIER_TABLE_DISK, true);
+    }
 }
 
 void sc_tiers_drop(struct tiers *tiers, const struct drop *drop)
@@ -193,7 +251,8 @@ static sc_status store_disk(struct tiers *tiers, struct sc_tier_job *job)
     return SC_OK;
 }
 
-static void store_end(struct tiers *tiers, struct sc_tier_job *job)
+/* True: it has ended. */
+static bool store_end(struct tiers *tiers, struct sc_tier_job *job)
 {
     if (job->tier == SC_TIER_TABLE_HOST) {
         if (job->payload && job->status == SC_OK) {
@@ -202,13 +261,17 @@ static void store_end(struct tiers *tiers, struct sc_tier_job *job)
             (void)sc_host_store_cancel(tiers->host, job->copy);
         }
         job->payload = NULL;
-    } else if (job->status == SC_OK) {
+        if (job->status == SC_OK)
+            count(tiers, job, SC_TIER_TABLE_HOST, true);
+        return true;
+    }
+    if (job->status == SC_OK) {
         const struct sc_store_payload payload = {job->payload, job->state_bytes, job->kv_bytes,
             job->plain_bytes, job->codec, job->flags};
-        job->status = disk_put(tiers, job, &payload);
+        job->status = disk_write(tiers, job, &payload);
     }
     sc_tiers_release(tiers, job);
-    if (job->status == SC_OK) count(tiers, job, job->tier, true);
+    return disk_end(tiers, job);
 }
 
 static bool work_store(struct tiers *tiers, struct sc_tier_job *job)
@@ -225,8 +288,7 @@ static bool work_store(struct tiers *tiers, struct sc_tier_job *job)
     } else if (job->status == SC_OK) {
         job->status = job->moved;
     }
-    store_end(tiers, job);
-    return true;
+    return store_end(tiers, job);
 }
 
 /* ---- spill ---- */
@@ -263,8 +325,10 @@ static sc_status spill(struct tiers *tiers, struct sc_tier_job *job)
             packed.plain_bytes, packed.codec, packed.flags};
     }
     job->bytes = payload.state_bytes + payload.kv_bytes;
-    if (status == SC_OK) status = disk_put(tiers, job, &payload);
-    if (packed.bytes) sc_packed_free(&tiers->heap, &packed);
+    if (status == SC_OK)
+        status = disk_write(tiers, job, &payload);
+    if (packed.bytes)
+        sc_packed_free(&tiers->heap, &packed);
     (void)sc_host_store_release(tiers->host, job->copy);
     return status;
 }
@@ -382,8 +446,7 @@ bool sc_tiers_work(struct tiers *tiers, struct sc_tier_job *job)
     case SC_TIER_SPILL:
         job->began_ns = sc_clock_now_ns();
         job->status = spill(tiers, job);
-        if (job->status == SC_OK) count(tiers, job, SC_TIER_TABLE_DISK, true);
-        return true;
+        return disk_end(tiers, job);
     default:
         return work_restore(tiers, job);
     }

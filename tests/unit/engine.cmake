@@ -8,8 +8,8 @@ foreach(name test_engine test_engine_leases test_engine_cache test_engine_contra
 endforeach()
 
 # With tiers below.
-foreach(name test_engine_tiers test_engine_tiers_args test_engine_tiers_kept
-        test_engine_tiers_random)
+foreach(name test_engine_tiers test_engine_tiers_args test_engine_tiers_beside
+        test_engine_tiers_kept test_engine_tiers_random)
     sc_test(NAME ${name} LABELS unit LAYERS base kernels pool snapshot radix policy engine tier
         SOURCES ${name}.c)
 endforeach()

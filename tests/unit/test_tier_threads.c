@@ -212,6 +212,106 @@ START_TEST(map__writers_wait_for_a_reader_that_holds_its_pages)
 }
 END_TEST
 
-TIER_MAIN("tier/threads", 600,
+/* ---- commits of several threads ---- */
+
+enum { TOGETHER = 6 };
+
+struct together {
+    struct sc_tier_faults faults;
+    struct sc_store *store;
+    struct sc_store_put *puts[TOGETHER];
+    sc_status each[TOGETHER];
+    char text[TOGETHER][sizeof((sc_error_info *)NULL)->text];
+    _Atomic uint32_t syncs, in_commit;
+};
+
+/* The first sync ends when all threads have called commit. */
+static int sync_slowly(void *ctx, const char *what)
+{
+    struct together *together = ctx;
+    if (strcmp(what, "fdatasync") != 0)
+        return 0;
+    if (atomic_fetch_add(&together->syncs, 1) > 0)
+        return 0;
+    while (atomic_load(&together->in_commit) < TOGETHER)
+        (void)usleep(1000);
+    (void)usleep(50000);
+    return 0;
+}
+
+struct committing {
+    struct together *together;
+    uint32_t index;
+};
+
+static void *commit_one(void *arg)
+{
+    const struct committing *committing = arg;
+    struct together *together = committing->together;
+    uint32_t i = committing->index;
+    atomic_fetch_add(&together->in_commit, 1);
+    sc_status status =
+        sc_store_commit(together->store, &together->puts[i], 1, 0, &together->each[i]);
+    (void)snprintf(together->text[i], sizeof together->text[i], "%s", sc_last_error()->text);
+    return status == SC_OK && together->puts[i] == NULL ? NULL : arg;
+}
+
+/* Puts of TOGETHER records, of which the first would replace one. */
+static void begin_together(struct together *together, const uint8_t *payload, uint64_t bytes)
+{
+    for (uint32_t i = 0; i < TOGETHER; i++) {
+        struct tier_key key;
+        tier_key_init(&key, i, 30);
+        struct sc_store_record record = tier_record(&key);
+        if (i == 0)
+            record.numerics = 8;
+        struct sc_store_payload what = {payload, bytes, 0, bytes, 1, 0};
+        ck_assert_int_eq(
+            sc_store_begin(together->store, &record, false, &together->puts[i]), SC_OK);
+        ck_assert_int_eq(sc_store_shard(together->store, together->puts[i], 0, &what, 0), SC_OK);
+    }
+}
+
+/* Those that come while one commits share the next sync and transaction. 1: one of them cannot be
+ * stored, since what it would replace is being read; it alone is told. */
+START_TEST(commit__those_that_wait_are_committed_together)
+{
+    struct sc_store_options options = tier_options(folder);
+    struct together together = {.faults = {sync_slowly, &together}};
+    pthread_t threads[TOGETHER];
+    struct committing each[TOGETHER];
+    uint8_t payload[5000] = {1};
+    options.faults = &together.faults;
+    atomic_store(&together.syncs, 1); /* those of opening and growing are not counted */
+    together.store = tier_open(&options);
+    ck_assert_int_eq(tier_put(together.store, 0, 30, 0, 5000), SC_OK);
+    begin_together(&together, payload, sizeof payload);
+    struct sc_store_reader *reader = NULL;
+    if (_i)
+        ck_assert_int_eq(sc_store_reader_open_id(together.store, 0, &reader), SC_OK);
+    atomic_store(&together.syncs, 0);
+    for (uint32_t i = 0; i < TOGETHER; i++) {
+        each[i] = (struct committing){&together, i};
+        ck_assert_int_eq(pthread_create(&threads[i], NULL, commit_one, &each[i]), 0);
+    }
+    for (uint32_t i = 0; i < TOGETHER; i++) {
+        void *failed = NULL;
+        ck_assert_int_eq(pthread_join(threads[i], &failed), 0);
+        ck_assert_ptr_null(failed);
+        ck_assert_int_eq(together.each[i], _i && i == 0 ? SC_ERR_BUSY : SC_OK);
+    }
+    if (_i) {
+        ck_assert_ptr_nonnull(strstr(together.text[0], "is being read"));
+    } else {
+        ck_assert_uint_eq(together.syncs, 2);
+    }
+    sc_store_reader_close(reader);
+    ck_assert_uint_eq(tier_verify(together.store), TOGETHER);
+    ck_assert_uint_eq(tier_stats(together.store).pending_bytes, 0);
+    sc_store_close(together.store);
+}
+END_TEST
+
+TIER_MAIN("tier/threads", 600, {commit__those_that_wait_are_committed_together, 2},
     {report_107__readers_see_a_whole_record_or_none, 4},
     {map__writers_wait_for_a_reader_that_holds_its_pages, 2})

@@ -20,6 +20,8 @@
 #include "statecache/mark.h"
 #include "statecache/tiers.h"
 
+struct sc_store_put;
+
 enum { SC_TIER_TABLE_TIERS = 4, SC_TIER_TABLE_HOST = 1, SC_TIER_TABLE_DISK = 2 };
 
 enum sc_tier_op {
@@ -73,7 +75,8 @@ struct sc_tier_job {
     uint32_t codec, flags;
     void *owned;          /* memory to free: payload, unless it is the host tier's */
     uint64_t owned_bytes;
-    bool held;            /* the payload is an entry of the host tier, acquired */
+    struct sc_store_put *put; /* written, not committed yet */
+    bool held;                /* the payload is an entry of the host tier, acquired */
 };
 
 /* A record that was there at creation: an edge of the tree of prefixes, parents first. */

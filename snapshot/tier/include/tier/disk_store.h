@@ -124,9 +124,10 @@ sc_status sc_store_begin(struct sc_store *store, const struct sc_store_record *r
  * puts side by side. On error that shard may be given again. SC_ERR_STATE: it is there. */
 sc_status sc_store_shard(struct sc_store *store, struct sc_store_put *put, uint32_t shard,
     const struct sc_store_payload *payload, uint64_t now_ns);
-/* Makes `count` records visible and durable: one sync for each file, one LMDB commit. All puts are
- * consumed. `each_out[i]`: SC_OK, or why that one was not stored (SC_ERR_STATE: a shard is
- * missing), with the text of the last failure in sc_last_error. */
+/* Makes `count` records visible and durable: one sync for each file, one LMDB commit, which it
+ * shares with calls of other threads that come while one is under way. All puts are consumed.
+ * `each_out[i]`: SC_OK, or why that one was not stored (SC_ERR_STATE: a shard is missing), with the
+ * text of the last failure in sc_last_error. */
 sc_status sc_store_commit(struct sc_store *store, struct sc_store_put **puts, uint32_t count,
     uint64_t now_ns, sc_status *each_out);
 /* NULL is allowed. */
