@@ -21,9 +21,9 @@ static const struct argp_option option_list[] = {
     {"dir", KEY_DIR, "DIR", 0, "where the data goes, in a folder that is removed afterwards "
         "(beside the program)", 0},
     {"state-kib", KEY_STATE, "N", 0, "of one state, a multiple of 4 (75776: Qwen3-Next)", 0},
-    {"states", KEY_STATES, "N", 0, "in one pass (8)", 0},
+    {"states", KEY_STATES, "N", 0, "in one pass (32)", 0},
     {"pairs", KEY_PAIRS, "N", 0, "of passes, ours and raw in turns (7)", 0},
-    {"threads", KEY_THREADS, "N", 0, "that spill and restore (2)", 0},
+    {"threads", KEY_THREADS, "N", 0, "that spill and restore (4)", 0},
     {"records", KEY_RECORDS, "N", 0, "of the store that is opened again; 0: none (1000000)", 0},
     {"seconds", KEY_SECONDS, "S", 0, "of random restores, alone and beside spills (5)", 0},
     {"seed", KEY_SEED, "N", 0, "of the states (60)", 0},
@@ -104,8 +104,8 @@ static void take_precedence(void)
 
 int spill_main(int argc, char **argv)
 {
-    struct arguments a = {.spill = {.state_bytes = UINT64_C(74) << 20, .states = 8, .pairs = 7,
-        .threads = 2, .records = 1000000, .seconds = 5, .seed = 60}};
+    struct arguments a = {.spill = {.state_bytes = UINT64_C(74) << 20, .states = 32, .pairs = 7,
+        .threads = 4, .records = 1000000, .seconds = 5, .seed = 60}};
     static const struct argp argp = {option_list, parse, NULL,
         "Measures the disk tier beside the file system: spill and restore, opening again, restores "
         "beside spills.", NULL, NULL, NULL};

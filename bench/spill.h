@@ -10,7 +10,13 @@
 #include "radix_rows.h"
 #include "tier/disk_store.h"
 
-enum { SPILL_CHUNK_BYTES = 1 << 20, SPILL_DEPTH = 8, SPILL_TOKENS = 64, SPILL_THREADS_MAX = 64 };
+enum {
+    SPILL_CHUNK_BYTES = 1 << 20,
+    SPILL_DEPTH = 16,
+    SPILL_TOKENS = 64,
+    SPILL_THREADS_MAX = 64,
+    SPILL_COMMIT_MAX = 64
+};
 
 struct spill_options {
     const char *folder;       /* all of it is ours */
@@ -41,8 +47,10 @@ struct spill_key { int32_t tokens[SPILL_TOKENS]; struct sc_store_key key; };
 void spill_key_init(struct spill_key *key, uint64_t number);
 struct sc_store_want spill_want(void);
 struct sc_store *spill_open(const struct sc_store_options *options);
-void spill_put(struct sc_store *store, uint64_t number, const uint8_t *bytes, uint64_t count,
-    double value);
+/* Writes a state; it is stored when spill_commit has taken it, which takes many. */
+struct sc_store_put *spill_write(
+    struct sc_store *store, uint64_t number, const uint8_t *bytes, uint64_t count, double value);
+void spill_commit(struct sc_store *store, struct sc_store_put **puts, uint32_t count);
 /* False: a miss. A read error ends the program. */
 bool spill_get(struct sc_store *store, uint64_t number, uint8_t *bytes, uint64_t count);
 /* Of whole blocks, aligned: free() it. */

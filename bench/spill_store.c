@@ -40,12 +40,11 @@ struct sc_store *spill_open(const struct sc_store_options *options)
     return store;
 }
 
-void spill_put(struct sc_store *store, uint64_t number, const uint8_t *bytes, uint64_t count,
-    double value)
+struct sc_store_put *spill_write(
+    struct sc_store *store, uint64_t number, const uint8_t *bytes, uint64_t count, double value)
 {
     struct spill_key key;
     struct sc_store_put *put = NULL;
-    sc_status each = SC_OK;
     spill_key_init(&key, number);
     struct sc_store_record record = {.key = key.key, .numerics = 1, .value = value,
         .shard_count = 1, .shards = &whole};
@@ -54,8 +53,15 @@ void spill_put(struct sc_store *store, uint64_t number, const uint8_t *bytes, ui
     if (!put)
         bench_fail(BENCH_CHECK_FAILED, "a record was there before it was stored");
     bench_must(sc_store_shard(store, put, 0, &payload, 0), "storing a state");
-    bench_must(sc_store_commit(store, &put, 1, 0, &each), "committing a state");
-    bench_must(each, "committing a state");
+    return put;
+}
+
+void spill_commit(struct sc_store *store, struct sc_store_put **puts, uint32_t count)
+{
+    sc_status each[SPILL_COMMIT_MAX];
+    bench_must(sc_store_commit(store, puts, count, 0, each), "committing states");
+    for (uint32_t i = 0; i < count; i++)
+        bench_must(each[i], "committing states");
 }
 
 bool spill_get(struct sc_store *store, uint64_t number, uint8_t *bytes, uint64_t count)
