@@ -27,8 +27,8 @@
  *      a tail, less than one page.
  *  (2) Children of a node differ in the tokens or marks of their first page (a tail: of all it
  *      has). The index holds each node exactly once, under its parent and these.
- *  (3) Sibling lists are doubly linked and child_count is their length. A node has the ids and
- *      first tokens of the first two of its list.
+ *  (3) Sibling lists are doubly linked and child_count is their length. A node knows the first
+ *      two of its list and their first tokens, and whether there are more (RX_MANY).
  *  (4) A node belongs to its root's space, and every live node is reached from one root.
  *  (5) A storage unit counts the nodes that touch it, and the cursor that stands in it; a chunk
  *      the tokens of its nodes.
@@ -48,6 +48,8 @@
  *      of one node or free.
  * (13) A tail has a snapshot and no children. Its parent counts its tails by length.
  * (14) The nodes whose runs lie in a chunk form a ring that the chunk knows.
+ * (15) RX_SAME: the parent is no root and has the same history, so that a walk down a path looks
+ *      for the history only where it changes.
  *
  * Failure: insert, space_add and lock acquire everything first and then mutate; a trim moves run by
  * run and stops without memory; nothing else allocates. Threads: see radix.h; look-ups write
@@ -139,8 +141,8 @@ sc_status sc_radix_space_remove(struct sc_radix *r, uint32_t space,
     if (rx_use(r, root)->pin > 0) {
         return SC_FAIL(SC_ERR_BUSY, "something in space %u is locked", space);
     }
-    while (rx_node(r, root)->child[0] != 0) {
-        rx_subtree_remove(r, rx_node(r, root)->child[0], sink, SC_RADIX_CAUSE_SPACE);
+    while (rx_node(r, root)->child[0]) {
+        rx_subtree_remove(r, rx_node(r, root)->child[0]->id, sink, SC_RADIX_CAUSE_SPACE);
     }
     rx_node_free(r, root);
     r->roots[space] = 0;
@@ -163,8 +165,7 @@ sc_status rx_from_check(const struct sc_radix *r, uint32_t space, uint32_t from,
 
 bool rx_path_equal(const struct sc_radix *r, uint32_t id, const struct sc_radix_key *key)
 {
-    for (const struct rx_node *node = rx_node(r, id); !(node->flags & RX_ROOT);
-         node = rx_node(r, node->parent)) {
+    for (const struct rx_node *node = rx_node(r, id); node->parent; node = node->parent) {
         if (memcmp(node->tokens, key->tokens + node->start, node->len * sizeof(int32_t)) != 0) {
             return false;
         }
@@ -178,8 +179,7 @@ static void match_tail(const struct sc_radix *r, const struct sc_radix_key *key,
     uint32_t id, struct sc_radix_match *match)
 {
     uint32_t mark = key->mark_count;
-    for (;; id = rx_node(r, id)->parent) {
-        const struct rx_node *node = rx_node(r, id);
+    for (const struct rx_node *node = rx_node(r, id); node; node = node->parent) {
         uint32_t start = rx_end(node);
         if (start < match->state_len) return;
         uint32_t most = limit - start < r->page - 1 ? limit - start : r->page - 1;
@@ -187,7 +187,7 @@ static void match_tail(const struct sc_radix *r, const struct sc_radix_key *key,
         if (node->flags & RX_TAILED && most > 0) {
             struct rx_first first = {key->tokens + start, start, most, key->marks + mark,
                 key->mark_count - mark};
-            uint32_t tail = rx_tail_deepest(r, id, &first);
+            uint32_t tail = rx_tail_deepest(r, node->id, &first);
             if (tail != 0) {
                 node = rx_node(r, tail);
                 match->state_node = tail;
@@ -198,16 +198,14 @@ static void match_tail(const struct sc_radix *r, const struct sc_radix_key *key,
                 return;
             }
         }
-        if (node->flags & RX_ROOT) return;
     }
 }
 
 /* What a node on the path, matched to its end, says about states. */
-static void match_node(const struct rx_node *node, uint32_t id, struct sc_radix_match *match,
-    uint32_t *tailed)
+static void match_node(const struct rx_node *node, struct sc_radix_match *match, uint32_t *tailed)
 {
     if (node->snapshot != 0) {
-        match->state_node = id;
+        match->state_node = node->id;
         match->state_len = match->kv_len;
         match->snapshot = node->snapshot;
         match->evicted_len = 0;
@@ -215,63 +213,60 @@ static void match_node(const struct rx_node *node, uint32_t id, struct sc_radix_
     } else if (node->flags & RX_TOMBSTONE) {
         match->evicted_len = match->kv_len;
     }
-    if (node->flags & RX_TAILED) *tailed = id;
+    if (node->flags & RX_TAILED) *tailed = node->id;
 }
 
 /* The same about the path that ends at `from`, from the deepest node that matters on. Returns the
  * deepest node whose tails may decide. */
-static uint32_t match_begin(const struct sc_radix *r, uint32_t from, struct sc_radix_match *match)
+static uint32_t match_begin(const struct rx_node *from, struct sc_radix_match *match)
 {
     uint32_t tailed = 0;
     uint32_t evicted = 0;
-    uint32_t id = from;
-    match->kv_len = rx_end(rx_node(r, from));
-    for (;; id = rx_node(r, id)->parent) {
-        const struct rx_node *node = rx_node(r, id);
-        if (tailed == 0 && node->flags & RX_TAILED) tailed = id;
+    match->kv_len = rx_end(from);
+    for (const struct rx_node *node = from; node; node = node->parent) {
+        if (tailed == 0 && node->flags & RX_TAILED) tailed = node->id;
         if (evicted == 0 && node->flags & RX_TOMBSTONE) evicted = rx_end(node);
         if (node->snapshot != 0) {
-            match->state_node = id;
+            match->state_node = node->id;
             match->state_len = rx_end(node);
             match->snapshot = node->snapshot;
+            break;
         }
-        if (node->flags & RX_ROOT || node->snapshot != 0) break;
     }
     match->evicted_len = evicted;
-    if (!(rx_node(r, from)->flags & RX_ROOT)) match->node = from;
+    if (from->parent) match->node = from->id;
     return tailed;
 }
 
 /* `from`: a root, or a node that the key is known to reach the end of. */
 static void match_walk(const struct sc_radix *r, const struct sc_radix_key *key, uint32_t limit,
-    uint32_t from, struct sc_radix_match *match)
+    const struct rx_node *from, struct sc_radix_match *match)
 {
     uint32_t whole = rx_page_floor(r, limit);
-    uint32_t tailed = match_begin(r, from, match); /* the deepest node whose tails may decide */
+    uint32_t tailed = match_begin(from, match); /* the deepest node whose tails may decide */
     struct rx_first first = {.tokens = key->tokens + match->kv_len, .start = match->kv_len,
         .len = r->page, .marks = key->marks, .mark_count = key->mark_count};
     rx_marks_skip(&first, first.start);
-    uint32_t child = whole > match->kv_len ? rx_child_find(r, from, &first) : 0;
-    while (child != 0) {
-        const struct rx_node *node = rx_node(r, child);
+    const struct rx_node *node = whole > match->kv_len ? rx_child_find(r, from, &first) : NULL;
+    while (node) {
         uint32_t left = whole - match->kv_len;
         rx_marks_skip(&first, first.start + r->page);
         uint32_t most = rx_marks_stop(r, &first, left < node->len ? left : node->len);
         const int32_t *tokens = first.tokens;
         /* The next step is found first, so that its memory comes while this run is compared. */
-        uint32_t next = 0;
+        const struct rx_node *next = NULL;
         if (most == node->len && left > most) {
             first.tokens += most;
             first.start += most;
-            next = rx_child_find(r, child, &first);
-            if (next != 0) rx_run_prefetch(r, next);
+            next = rx_child_find(r, node, &first);
+            if (next) rx_run_prefetch(next);
         }
         uint32_t same = r->common(node->tokens, tokens, most);
-        match->node = child;
+        match->node = node->id;
         match->kv_len += rx_page_floor(r, same);
         if (same < node->len) break;
-        match_node(node, child, match, &tailed);
-        child = next;
+        match_node(node, match, &tailed);
+        node = next;
     }
     if (tailed != 0) match_tail(r, key, limit, tailed, match);
     uint32_t branch = match->kv_len - match->kv_len % r->grid;
@@ -293,7 +288,7 @@ sc_status sc_radix_match(const struct sc_radix *r, uint32_t space, const struct 
     SC_TRY(match_check(r, space, key, match_out));
     struct sc_radix_match match = {.tail_kv = -1};
     uint32_t limit = key->token_count < len_max ? key->token_count : len_max;
-    match_walk(r, key, limit, rx_root(r, space), &match);
+    match_walk(r, key, limit, rx_node(r, rx_root(r, space)), &match);
     *match_out = match;
     return SC_OK;
 }
@@ -310,7 +305,7 @@ sc_status sc_radix_match_from(const struct sc_radix *r, uint32_t space, sc_node 
         SC_ASSERT_DEBUG(rx_path_equal(r, from, key));
         id = from;
     }
-    match_walk(r, key, limit, id, &match);
+    match_walk(r, key, limit, rx_node(r, id), &match);
     *match_out = match;
     return SC_OK;
 }
@@ -323,11 +318,11 @@ void sc_radix_prefetch(const struct sc_radix *r, uint32_t space, const struct sc
     struct rx_first first = {.tokens = key->tokens, .len = r->page, .marks = key->marks,
         .mark_count = key->marks ? key->mark_count : 0};
     const struct rx_node *node = rx_node(r, root);
-    if (node->child_count > 2) {
+    if (node->flags & RX_MANY) {
         rx_index_prefetch(r, root, &first);
     } else {
-        for (uint32_t i = 0; i < node->child_count; i++) {
-            if (node->head[i] == first.tokens[0]) __builtin_prefetch(rx_node(r, node->child[i]));
+        for (uint32_t i = 0; i < 2 && node->child[i]; i++) {
+            if (node->head[i] == first.tokens[0]) __builtin_prefetch(node->child[i]);
         }
     }
 }
@@ -386,7 +381,7 @@ static void spans_walk(const struct sc_radix *r, const struct rx_node *node, uin
     const int32_t *ids = NULL;            /* of the span that is being found */
     uint32_t extent = 0;                  /* its pages */
     while (rx_end(node) > from) {
-        const struct rx_node *parent = rx_node(r, node->parent);
+        const struct rx_node *parent = node->parent;
         uint32_t skip = node->start < from ? from - node->start : 0;
         const struct rx_chunk *chunk = &chunks[node->chunk];
         ids = chunk->ids + rx_page_of(r, (uint32_t)(node->tokens - chunk->tokens) + skip);

@@ -66,7 +66,7 @@ static uint32_t hash_first(const struct hash *hash, const struct rx_first *first
 static uint32_t hash_node(const struct sc_radix *r, const struct rx_node *node)
 {
     uint32_t len = rx_first_len(r, node);
-    struct hash hash = hash_begin(node->parent);
+    struct hash hash = hash_begin(rx_id(node->parent));
     hash_extend(&hash, node->tokens, len);
     if (hash.done < len) hash.h = mix(hash.h, (uint32_t)node->tokens[hash.done]);
     if (node->flags & RX_MARKED) {
@@ -146,16 +146,18 @@ static uint32_t probe(const struct sc_radix *r, uint32_t parent, uint32_t hash,
         uint32_t id = r->slots[at].node;
         if (r->slots[at].hash != hash) continue;
         const struct rx_node *node = rx_node(r, id);
-        if (node->parent == parent && rx_starts_with(r, node, first)) return id;
+        if (rx_id(node->parent) == parent && rx_starts_with(r, node, first)) return id;
     }
     return 0;
 }
 
-uint32_t rx_index_find(const struct sc_radix *r, uint32_t parent, const struct rx_first *first)
+struct rx_node *rx_index_find(const struct sc_radix *r, const struct rx_node *parent,
+    const struct rx_first *first)
 {
-    struct hash hash = hash_begin(parent);
+    struct hash hash = hash_begin(parent->id);
     hash_extend(&hash, first->tokens, first->len);
-    return probe(r, parent, hash_first(&hash, first), first);
+    uint32_t id = probe(r, parent->id, hash_first(&hash, first), first);
+    return id != 0 ? rx_node(r, id) : NULL;
 }
 
 void rx_index_prefetch(const struct sc_radix *r, uint32_t parent, const struct rx_first *first)
@@ -247,26 +249,36 @@ static void index_remove(struct sc_radix *r, uint32_t at)
 static void children_begin(struct sc_radix *r, struct rx_node *parent, uint32_t first)
 {
     for (int i = 0; i < 2; i++) {
-        parent->child[i] = first;
+        parent->child[i] = first != 0 ? rx_node(r, first) : NULL;
         parent->head[i] = first != 0 ? rx_node(r, first)->tokens[0] : 0;
-        if (first != 0) first = rx_node(r, first)->next_sibling;
+        if (first != 0) first = rx_use(r, first)->next_sibling;
     }
+}
+
+/* One child more, or less. */
+static void children_count(struct sc_radix *r, struct rx_node *parent, uint32_t count)
+{
+    rx_use(r, parent->id)->child_count = count;
+    parent->flags = count > 2 ? parent->flags | RX_MANY : parent->flags & ~(uint32_t)RX_MANY;
 }
 
 void rx_child_link(struct sc_radix *r, uint32_t parent, uint32_t id)
 {
     struct rx_node *p = rx_node(r, parent);
     struct rx_node *node = rx_node(r, id);
-    node->parent = parent;
+    struct rx_use *use = rx_use(r, id);
+    uint32_t count = rx_use(r, parent)->child_count;
+    node->parent = p;
     rx_index_add(r, id);
-    rx_use(r, id)->prev_sibling = 0;
-    node->next_sibling = p->child[0];
-    if (p->child[0] != 0) rx_use(r, p->child[0])->prev_sibling = id;
+    use->prev_sibling = 0;
+    use->next_sibling = rx_id(p->child[0]);
+    if (p->child[0]) rx_use(r, p->child[0]->id)->prev_sibling = id;
     p->child[1] = p->child[0];
     p->head[1] = p->head[0];
-    p->child[0] = id;
+    p->child[0] = node;
     p->head[0] = node->tokens[0];
-    if (p->child_count++ == 0 && !(p->flags & RX_ROOT)) r->leaf_count--;
+    children_count(r, p, count + 1);
+    if (count == 0 && !(p->flags & RX_ROOT)) r->leaf_count--;
     r->leaf_count++;
     if (node->flags & RX_TAIL) rx_tail_note(r, parent, node->len);
 }
@@ -274,35 +286,37 @@ void rx_child_link(struct sc_radix *r, uint32_t parent, uint32_t id)
 void rx_child_replace(struct sc_radix *r, uint32_t id, uint32_t by)
 {
     struct rx_node *node = rx_node(r, by);
-    struct rx_node *p = rx_node(r, node->parent);
-    uint32_t prev = rx_use(r, id)->prev_sibling;
-    node->next_sibling = rx_node(r, id)->next_sibling;
-    rx_use(r, by)->prev_sibling = prev;
-    if (prev != 0) rx_node(r, prev)->next_sibling = by;
-    if (node->next_sibling != 0) rx_use(r, node->next_sibling)->prev_sibling = by;
+    struct rx_node *p = node->parent;
+    struct rx_use *use = rx_use(r, by);
+    use->prev_sibling = rx_use(r, id)->prev_sibling;
+    use->next_sibling = rx_use(r, id)->next_sibling;
+    if (use->prev_sibling != 0) rx_use(r, use->prev_sibling)->next_sibling = by;
+    if (use->next_sibling != 0) rx_use(r, use->next_sibling)->prev_sibling = by;
     for (int i = 0; i < 2; i++) { /* the head is the same */
-        if (p->child[i] == id) p->child[i] = by;
+        if (rx_id(p->child[i]) == id) p->child[i] = node;
     }
 }
 
 void rx_child_unlink(struct sc_radix *r, uint32_t id)
 {
     struct rx_node *node = rx_node(r, id);
-    struct rx_node *p = rx_node(r, node->parent);
-    SC_ASSERT_DEBUG(node->child_count == 0);
+    struct rx_node *p = node->parent;
+    SC_ASSERT_DEBUG(!node->child[0]);
     index_remove(r, index_slot(r, id));
     uint32_t prev = rx_use(r, id)->prev_sibling;
-    uint32_t next = node->next_sibling;
-    if (prev != 0) rx_node(r, prev)->next_sibling = next;
+    uint32_t next = rx_use(r, id)->next_sibling;
+    uint32_t count = rx_use(r, p->id)->child_count - 1;
+    if (prev != 0) rx_use(r, prev)->next_sibling = next;
     if (next != 0) rx_use(r, next)->prev_sibling = prev;
-    if (id == p->child[0]) {
+    if (node == p->child[0]) {
         children_begin(r, p, next);
-    } else if (id == p->child[1]) {
+    } else if (node == p->child[1]) {
         children_begin(r, p, prev);
     }
+    children_count(r, p, count);
     r->leaf_count--;
-    if (--p->child_count == 0 && !(p->flags & RX_ROOT)) r->leaf_count++;
-    if (node->flags & RX_TAIL) rx_tail_forget(r, node->parent, node->len);
+    if (count == 0 && !(p->flags & RX_ROOT)) r->leaf_count++;
+    if (node->flags & RX_TAIL) rx_tail_forget(r, p->id, node->len);
 }
 
 /* --- tails --- */
@@ -312,9 +326,9 @@ static uint32_t deepest_sibling(const struct sc_radix *r, uint32_t parent,
 {
     uint32_t best = 0;
     struct rx_first first = *most;
-    const struct rx_node *node = NULL;
-    for (uint32_t id = rx_node(r, parent)->child[0]; id != 0; id = node->next_sibling) {
-        node = rx_node(r, id);
+    uint32_t id = rx_id(rx_node(r, parent)->child[0]);
+    for (; id != 0; id = rx_use(r, id)->next_sibling) {
+        const struct rx_node *node = rx_node(r, id);
         if (!(node->flags & RX_TAIL) || node->len > most->len) continue;
         if (best != 0 && node->len <= rx_node(r, best)->len) continue;
         first.len = node->len;
@@ -326,7 +340,7 @@ static uint32_t deepest_sibling(const struct sc_radix *r, uint32_t parent,
 uint32_t rx_tail_deepest(const struct sc_radix *r, uint32_t parent, const struct rx_first *most)
 {
     const struct rx_node *p = rx_node(r, parent);
-    if (p->child_count <= 2) return deepest_sibling(r, parent, most);
+    if (!(p->flags & RX_MANY)) return deepest_sibling(r, parent, most);
     uint32_t best = 0;
     struct rx_first first = *most;
     struct hash hash = hash_begin(parent);

@@ -22,14 +22,14 @@ static void info_fill(const struct sc_radix *r, uint32_t id, struct sc_radix_nod
 {
     const struct rx_node *node = rx_node(r, id);
     const struct rx_use *use = rx_use(r, id);
-    bool top = rx_node(r, node->parent)->flags & RX_ROOT;
-    *info = (struct sc_radix_node_info){.parent = top ? SC_NODE_NONE : node->parent,
+    bool top = node->parent->flags & RX_ROOT;
+    *info = (struct sc_radix_node_info){.parent = top ? SC_NODE_NONE : node->parent->id,
         .start = node->start, .end = rx_end(node), .snapshot = node->snapshot,
-        .tombstone = node->flags & RX_TOMBSTONE, .child_count = node->child_count,
+        .tombstone = node->flags & RX_TOMBSTONE, .child_count = use->child_count,
         .mark_count = mark_count(r, node),
-        .first_child = node->child[0], .next_sibling = node->next_sibling,
+        .first_child = rx_id(node->child[0]), .next_sibling = use->next_sibling,
         .kv_locks = use->pin - use->state_locks, .state_locks = use->state_locks,
-        .history = node->history, .space = use->space};
+        .history = use->history, .space = use->space};
 }
 
 sc_status sc_radix_node_get(const struct sc_radix *r, sc_node node,
@@ -45,14 +45,11 @@ bool sc_radix_step_get(const struct sc_radix *r, sc_node id, struct sc_radix_ste
 {
     if (!r || !step_out || !rx_known(r, id)) return false;
     const struct rx_node *node = rx_node(r, id);
-    bool top = rx_node(r, node->parent)->flags & RX_ROOT;
-    *step_out = (struct sc_radix_step){.parent = top ? SC_NODE_NONE : node->parent,
-        .first_child = node->child[0],
-        .next_sibling = node->next_sibling,
-        .start = node->start,
-        .end = rx_end(node),
-        .snapshot = node->snapshot,
-        .child_count = node->child_count};
+    bool top = node->parent->flags & RX_ROOT;
+    *step_out = (struct sc_radix_step){.parent = top ? SC_NODE_NONE : node->parent->id,
+        .first_child = rx_id(node->child[0]), .next_sibling = rx_use(r, id)->next_sibling,
+        .start = node->start, .end = rx_end(node), .snapshot = node->snapshot,
+        .child_count = rx_child_count(r, node)};
     return true;
 }
 
@@ -78,12 +75,12 @@ sc_status sc_radix_path_get(const struct sc_radix *r, sc_node node, int32_t *tok
     SC_REQUIRE(marks_out != NULL || mark_cap == 0);
     if (!rx_known(r, node)) return SC_FAIL(SC_ERR_STALE, "node %u does not exist", node);
     uint32_t marks = 0;
-    for (uint32_t id = node; id != SC_NODE_NONE; id = rx_node(r, id)->parent) {
+    for (uint32_t id = node; id != SC_NODE_NONE; id = rx_parent(r, id)) {
         marks += mark_count(r, rx_node(r, id));
     }
     *mark_count_out = marks;
     if (marks > mark_cap) return SC_FAIL(SC_ERR_LIMIT, "%u marks do not fit %u", marks, mark_cap);
-    for (uint32_t id = node; id != SC_NODE_NONE; id = rx_node(r, id)->parent) {
+    for (uint32_t id = node; id != SC_NODE_NONE; id = rx_parent(r, id)) {
         const struct rx_node *at = rx_node(r, id);
         uint32_t count = mark_count(r, at), cell = count ? rx_cells(at) : 0;
         if (at->len > 0) {
@@ -114,7 +111,7 @@ void sc_radix_walk(const struct sc_radix *r, uint32_t space, sc_radix_visit_fn f
 {
     uint32_t root = r ? rx_root(r, space) : 0;
     if (root == 0 || !fn) return;
-    for (uint32_t id = rx_node(r, root)->child[0]; id != 0 && id != root;
+    for (uint32_t id = rx_id(rx_node(r, root)->child[0]); id != 0 && id != root;
          id = rx_preorder_next(r, root, id)) {
         const struct rx_node *node = rx_node(r, id);
         struct sc_radix_node_info info;
@@ -219,7 +216,7 @@ static void line_node(const struct sc_radix *r, uint32_t id, struct line *line)
     if (node->flags & RX_TOMBSTONE) line_add(line, " tombstone");
     if (use->pin > 0) line_add(line, " locks kv %u state %u", use->pin - use->state_locks,
         use->state_locks);
-    line_add(line, ", history %" PRIx64, node->history);
+    line_add(line, ", history %" PRIx64, use->history);
     line_marks(line, r, node);
     line_items(line, "tokens", node->tokens, node->len);
     if (r->with_kv) line_items(line, "ids", rx_ids(r, node), rx_pages(r, node->len));
@@ -234,23 +231,22 @@ static void dump_nodes(const struct sc_radix *r, uint32_t root,
     uint32_t id = root;
     for (;;) {
         const struct rx_node *node = rx_node(r, id);
-        if (node->child[0] != 0) {
-            if (node->child_count > 1) level++;
-            id = node->child[0];
+        if (node->child[0]) {
+            if (node->child[1]) level++;
+            id = node->child[0]->id;
         } else {
-            while (id != root && rx_node(r, id)->next_sibling == 0) {
-                id = rx_node(r, id)->parent;
-                if (rx_node(r, id)->child_count > 1) level--;
+            while (id != root && rx_use(r, id)->next_sibling == 0) {
+                id = rx_parent(r, id);
+                if (rx_node(r, id)->child[1]) level--;
             }
             if (id == root) return;
-            id = rx_node(r, id)->next_sibling;
+            id = rx_use(r, id)->next_sibling;
         }
         struct line line = {.used = 0};
-        const struct rx_node *parent = rx_node(r, rx_node(r, id)->parent);
-        bool fork = parent->child_count > 1;
+        bool fork = rx_node(r, id)->parent->child[1] != NULL;
         uint32_t shown = level < DUMP_LEVELS ? level : DUMP_LEVELS;
         if (fork && level > 0 && level <= DUMP_LEVELS) {
-            more[level - 1] = rx_node(r, id)->next_sibling != 0;
+            more[level - 1] = rx_use(r, id)->next_sibling != 0;
         }
         for (uint32_t i = 0; i < shown; i++) {
             bool here = fork && i + 1 == level;
@@ -269,7 +265,7 @@ sc_status sc_radix_dump(const struct sc_radix *r, uint32_t space,
     if (root == 0) return SC_FAIL(SC_ERR_NOT_FOUND, "space %u does not exist", space);
     struct line line = {.used = 0};
     line_add(&line, "space %u: page %u, %u branches at the root", space, r->page,
-        rx_node(r, root)->child_count);
+        rx_use(r, root)->child_count);
     write(ctx, line.text);
     dump_nodes(r, root, write, ctx);
     return SC_OK;

@@ -108,7 +108,7 @@ void rx_kv_order_sync(struct sc_radix *r, uint32_t id)
 {
     const struct rx_node *node = rx_node(r, id);
     bool in = rx_use(r, id)->place[RX_KV] != 0;
-    bool want = node->child_count == 0 && rx_use(r, id)->pin == 0 && !(node->flags & RX_ROOT);
+    bool want = !node->child[0] && rx_use(r, id)->pin == 0 && !(node->flags & RX_ROOT);
     if (want && !in) rx_order_add(r, RX_KV, id);
     if (!want && in) rx_order_remove(r, RX_KV, id);
 }
@@ -190,8 +190,8 @@ static void leaf_remove(struct sc_radix *r, uint32_t id, const struct sc_radix_s
     enum sc_radix_cause cause)
 {
     struct rx_node *node = rx_node(r, id);
-    uint32_t parent = node->parent;
-    SC_ASSERT(rx_use(r, id)->pin == 0 && node->child_count == 0);
+    uint32_t parent = rx_id(node->parent);
+    SC_ASSERT(rx_use(r, id)->pin == 0 && !node->child[0]);
     if (node->snapshot != 0) snapshot_evict(r, id, sink, cascade_of(cause));
     run_emit(r, node, 0, sink, cause);
     if (rx_use(r, id)->place[RX_KV] != 0) rx_order_remove(r, RX_KV, id);
@@ -209,7 +209,7 @@ static void leaf_remove(struct sc_radix *r, uint32_t id, const struct sc_radix_s
 static uint32_t state_remove(struct sc_radix *r, uint32_t id, const struct sc_radix_sink *sink,
     enum sc_radix_cause cause)
 {
-    uint32_t parent = rx_node(r, id)->parent;
+    uint32_t parent = rx_parent(r, id);
     snapshot_evict(r, id, sink, cause);
     if (!(rx_node(r, id)->flags & RX_TAIL)) return id;
     leaf_remove(r, id, sink, cascade_of(cause));
@@ -221,8 +221,8 @@ void rx_subtree_remove(struct sc_radix *r, uint32_t top, const struct sc_radix_s
 {
     uint32_t id = top;
     for (;;) {
-        while (rx_node(r, id)->child[0] != 0) id = rx_node(r, id)->child[0];
-        uint32_t parent = rx_node(r, id)->parent;
+        while (rx_node(r, id)->child[0]) id = rx_node(r, id)->child[0]->id;
+        uint32_t parent = rx_parent(r, id);
         leaf_remove(r, id, sink, cause);
         if (id == top) return;
         id = parent;
@@ -234,7 +234,7 @@ void rx_truncate(struct sc_radix *r, uint32_t id, uint32_t len,
 {
     struct rx_node *node = rx_node(r, id);
     SC_ASSERT_DEBUG(len > 0 && len < node->len && rx_use(r, id)->pin == 0);
-    while (node->child[0] != 0) rx_subtree_remove(r, node->child[0], sink, cause);
+    while (node->child[0]) rx_subtree_remove(r, node->child[0]->id, sink, cause);
     if (node->snapshot != 0) snapshot_evict(r, id, sink, cascade_of(cause));
     run_emit(r, node, len, sink, cause);
     uint32_t pos = rx_pos(r, node) + len;
@@ -249,29 +249,26 @@ void rx_truncate(struct sc_radix *r, uint32_t id, uint32_t len,
 
 static void pin(struct sc_radix *r, uint32_t id, uint32_t count)
 {
-    while (id != 0) {
-        const struct rx_node *node = rx_node(r, id);
-        uint32_t before = rx_use(r, id)->pin;
-        rx_use(r, id)->pin += count;
+    for (const struct rx_node *node = rx_node(r, id); node; node = node->parent) {
+        struct rx_use *use = rx_use(r, node->id);
+        uint32_t before = use->pin;
+        use->pin += count;
         if (before != 0) return;
         r->pinned_tokens += node->len;
-        rx_kv_order_sync(r, id);
-        id = node->parent;
+        if (!node->child[0]) rx_kv_order_sync(r, node->id); /* (7): others are in none */
         count = 1;
     }
 }
 
 static void unpin(struct sc_radix *r, uint32_t id, uint32_t count)
 {
-    while (id != 0) {
-        const struct rx_node *node = rx_node(r, id);
-        struct rx_use *use = rx_use(r, id);
+    for (const struct rx_node *node = rx_node(r, id); node; node = node->parent) {
+        struct rx_use *use = rx_use(r, node->id);
         SC_ASSERT(use->pin >= count);
         use->pin -= count;
         if (use->pin != 0) return;
         r->pinned_tokens -= node->len;
-        rx_kv_order_sync(r, id);
-        id = node->parent;
+        if (!node->child[0]) rx_kv_order_sync(r, node->id); /* (7): others are in none */
         count = 1;
     }
 }
@@ -391,7 +388,7 @@ RX_INLINE void victim_prefetch(const struct sc_radix *r, uint32_t id)
     const struct rx_node *node = rx_node(r, id);
     const struct rx_use *use = rx_use(r, id);
     __builtin_prefetch(&r->slots[use->hash & r->slot_mask]);
-    __builtin_prefetch(rx_use(r, node->parent));
+    __builtin_prefetch(rx_use(r, rx_id(node->parent)));
     __builtin_prefetch(rx_use(r, use->chunk_prev));
     __builtin_prefetch(rx_use(r, use->chunk_next));
     if (!r->with_kv) return;
@@ -449,8 +446,8 @@ static uint32_t barren_remove(struct sc_radix *r, uint32_t id, const struct sc_r
     for (;;) {
         const struct rx_node *node = rx_node(r, id);
         if (node->flags & RX_ROOT) return 0;
-        if (node->child_count > 0 || rx_use(r, id)->pin > 0 || node->snapshot != 0) return id;
-        uint32_t parent = node->parent;
+        if (node->child[0] || rx_use(r, id)->pin > 0 || node->snapshot != 0) return id;
+        uint32_t parent = rx_id(node->parent);
         leaf_remove(r, id, sink, cause);
         id = parent;
     }
@@ -513,7 +510,7 @@ sc_status sc_radix_snapshot_drop(struct sc_radix *r, sc_node node,
 static bool excess_candidate(const struct sc_radix *r, uint32_t id, uint32_t end)
 {
     const struct rx_node *node = rx_node(r, id);
-    return node->snapshot != 0 && id != end && node->child_count == 1 &&
+    return node->snapshot != 0 && id != end && rx_child_count(r, node) == 1 &&
         rx_use(r, id)->state_locks == 0;
 }
 
@@ -529,7 +526,7 @@ sc_status sc_radix_evict_excess(struct sc_radix *r, sc_node node,
     if (r->path_snapshots_max == 0) return SC_OK;
     uint32_t held = 0;
     uint32_t candidates = 0;
-    for (uint32_t id = node; id != 0; id = rx_node(r, id)->parent) {
+    for (uint32_t id = node; id != 0; id = rx_parent(r, id)) {
         if (rx_node(r, id)->snapshot != 0) held++;
         if (excess_candidate(r, id, node)) candidates++;
     }
@@ -537,7 +534,7 @@ sc_status sc_radix_evict_excess(struct sc_radix *r, sc_node node,
     /* The walk meets the deepest first, the shallowest are to go: pass over those that stay. */
     uint32_t excess = held - r->path_snapshots_max;
     uint32_t pass = candidates > excess ? candidates - excess : 0;
-    for (uint32_t id = node; id != 0; id = rx_node(r, id)->parent) {
+    for (uint32_t id = node; id != 0; id = rx_parent(r, id)) {
         if (!excess_candidate(r, id, node)) continue;
         if (pass > 0) {
             pass--;

@@ -126,14 +126,14 @@ static void plan_tail(const struct sc_radix *r, const struct sc_radix_insert *in
     const struct rx_first *first, struct plan *plan)
 {
     if (plan->prefix != rx_end(rx_node(r, plan->at))) return; /* inside a node: none hangs there */
-    uint32_t id = rx_child_find(r, plan->at, first);
-    if (id == 0) return;
+    const struct rx_node *tail = rx_child_find(r, rx_node(r, plan->at), first);
+    if (!tail) return;
     while (run + 1 < in->run_count && in->runs[run + 1].start <= plan->whole) run++;
-    if (in->runs[run].history != rx_node(r, id)->history) {
-        plan->victim = id;
+    if (in->runs[run].history != rx_use(r, tail->id)->history) {
+        plan->victim = tail->id;
         return;
     }
-    plan->at = id;
+    plan->at = tail->id;
     plan->prefix = in->token_count;
 }
 
@@ -141,6 +141,7 @@ static void plan_walk(const struct sc_radix *r, const struct sc_radix_insert *in
     struct plan *plan)
 {
     uint32_t run = 0;
+    uint64_t history = in->from != SC_NODE_NONE ? rx_use(r, in->from)->history : 0;
     struct rx_first first = {.marks = in->marks, .mark_count = in->mark_count};
     plan->at = in->from != SC_NODE_NONE ? in->from : plan->root;
     plan->prefix = rx_end(rx_node(r, plan->at));
@@ -155,19 +156,19 @@ static void plan_walk(const struct sc_radix *r, const struct sc_radix_insert *in
             plan_tail(r, in, run, &first, plan);
             return;
         }
-        uint32_t id = rx_child_find(r, plan->at, &first);
-        if (id == 0) return;
-        const struct rx_node *node = rx_node(r, id);
+        const struct rx_node *node = rx_child_find(r, rx_node(r, plan->at), &first);
+        if (!node) return;
+        if (!(node->flags & RX_SAME)) history = rx_use(r, node->id)->history;
         rx_marks_skip(&first, first.start + r->page);
         uint32_t most = rx_marks_stop(r, &first, left < node->len ? left : node->len);
         uint32_t same = rx_page_floor(r, r->common(node->tokens, first.tokens, most));
         while (run + 1 < in->run_count && in->runs[run + 1].start <= plan->prefix) run++;
         uint32_t to = plan->prefix + same;
-        uint32_t differs = history_differs(in, &run, plan->prefix, to, node->history);
-        if (differs > plan->prefix) plan->at = id;
+        uint32_t differs = history_differs(in, &run, plan->prefix, to, history);
+        if (differs > plan->prefix) plan->at = node->id;
         plan->prefix = differs;
         if (differs < to) {
-            plan->victim = id;
+            plan->victim = node->id;
             return;
         }
         if (same < node->len) return;
@@ -269,13 +270,16 @@ static uint32_t node_add(struct sc_radix *r, const struct sc_radix_insert *in, s
     rx_marks_set(r, id, marks, mark_count - c->marks.mark_count);
     uint32_t end = node_end(r, in, c, most);
     node->tokens = r->store.chunks[piece.chunk].tokens + pos;
-    node->history = in->runs[c->run].history;
+    rx_use(r, id)->history = in->runs[c->run].history;
     node->chunk = piece.chunk;
     node->start = c->start;
     node->len = end - c->start;
     rx_use(r, id)->space = in->space;
     rx_store_link(r, id, 0);
     if (node->len < r->page) node->flags |= RX_TAIL;
+    const struct rx_node *above = rx_node(r, parent);
+    bool same = !(above->flags & RX_ROOT) && rx_use(r, parent)->history == rx_use(r, id)->history;
+    if (same) node->flags |= RX_SAME;
     rx_use(r, id)->tick[RX_KV] = r->clock;
     rx_child_link(r, parent, id);
     r->node_count++;
@@ -326,7 +330,7 @@ static void saves_apply(struct sc_radix *r, const struct sc_radix_insert *in, ui
             save_status_out[i] = SC_ERR_MISMATCH;
             continue;
         }
-        while (rx_node(r, id)->start >= save->len) id = rx_node(r, id)->parent;
+        while (rx_node(r, id)->start >= save->len) id = rx_parent(r, id);
         if (rx_end(rx_node(r, id)) > save->len) {
             id = rx_split(r, id, save->len - rx_node(r, id)->start);
         }
@@ -337,8 +341,7 @@ static void saves_apply(struct sc_radix *r, const struct sc_radix_insert *in, ui
 
 static void canonical_copy(const struct sc_radix *r, uint32_t id, int32_t *canonical_out)
 {
-    for (const struct rx_node *node = rx_node(r, id); node->len > 0;
-         node = rx_node(r, node->parent)) {
+    for (const struct rx_node *node = rx_node(r, id); node->len > 0; node = node->parent) {
         memcpy(canonical_out + node->start / r->page, rx_ids(r, node),
             rx_pages(r, node->len) * sizeof(int32_t));
     }

@@ -12,7 +12,7 @@
 #include "radix/radix.h"
 
 enum {
-    RX_NODE_BLOCK = 256,       /* nodes per slab block */
+    RX_NODE_BLOCK = 240,       /* nodes per slab block: just under 32 KiB */
     RX_UNIT_TOKENS = 256,      /* a storage unit, cut to whole pages; at least one page */
     RX_CHUNK_UNITS = 64,       /* units per chunk at most: one bitmap word */
     RX_CHUNK_TOKENS = 16384,   /* tokens per chunk at most, unless one unit is larger */
@@ -35,22 +35,24 @@ enum {
     RX_TAIL = 8,     /* shorter than a page: ends inside one (13) */
     RX_TAILED = 16,  /* tails hang below it */
     RX_MARKED = 32,  /* its first page has marks (12) */
-    RX_FLAG_BITS = 6,
+    RX_MANY = 64,    /* it has more than two children: the index finds them (3) */
+    RX_SAME = 128,   /* its history is its parent's (15) */
+    RX_FLAG_BITS = 8,
     RX_FLAG_MASK = (1 << RX_FLAG_BITS) - 1,
     RX_CELL_MAX = 1 << (32 - RX_FLAG_BITS)
 };
 
-/* What look-ups and walks read: one cache line. */
+/* What look-ups and walks read: one cache line. A step of a walk waits for the line that the one
+ * before names, so lines are named by address: a node never moves. */
 struct rx_node {
-    const int32_t *tokens; /* first token of the run, inside `chunk` */
-    uint64_t history;
+    const int32_t *tokens;    /* first token of the run, inside `chunk` */
+    struct rx_node *parent;   /* NULL: a root, or free */
+    struct rx_node *child[2]; /* (3) the first two of the list; NULL: none */
+    int32_t head[2];          /* their first tokens: which one is it, without a look at either */
     uint32_t chunk;
-    uint32_t start, len;   /* tokens; whole pages, or less than one (a tail) */
-    uint32_t parent;       /* of a root: 0; of a free node: next free */
-    uint32_t child[2];     /* (3) the first two of the list; 0: none */
-    int32_t head[2];       /* their first tokens: which one is it, without a look at either */
-    uint32_t next_sibling;
-    uint32_t child_count;
+    uint32_t start, len;   /* tokens; whole pages, or less than one (a tail); start of a free node:
+                            * next free */
+    uint32_t id;
     uint32_t snapshot;
     uint32_t flags;        /* RX_ bits and the first cell: rx_cells() */
 };
@@ -59,16 +61,18 @@ static_assert(sizeof(struct rx_node) == 64, "a node is one cache line");
 /* The two orders of eviction. */
 enum rx_kind { RX_KV = 0, RX_STATE = 1, RX_KIND_COUNT = 2 };
 
-/* What only mutators read. */
+/* What only mutators read; first what an insert behind a node does. */
 struct rx_use {
-    uint64_t tick[RX_KIND_COUNT];  /* last use */
-    uint32_t place[RX_KIND_COUNT]; /* index in the heap + 1; 0: not evictable now */
-    uint32_t kv_locks, state_locks;
+    uint64_t history;
     uint32_t pin;                  /* (6) receipts here + children with pin > 0 */
-    uint32_t prev_sibling;
+    uint32_t child_count;
+    uint32_t place[RX_KIND_COUNT]; /* index in the heap + 1; 0: not evictable now */
     uint32_t space;
+    uint32_t prev_sibling, next_sibling;
     uint32_t hash;                 /* its slot in the index begins there */
+    uint32_t kv_locks, state_locks;
     uint32_t chunk_prev, chunk_next; /* (14) nodes of a chunk, in a ring; the older is before */
+    uint64_t tick[RX_KIND_COUNT];  /* last use */
 };
 
 struct rx_block {
@@ -209,7 +213,8 @@ bool rx_path_equal(const struct sc_radix *r, uint32_t id, const struct sc_radix_
 /* radix_child.c: links and the child index */
 bool rx_index_reserve(struct sc_radix *r, uint64_t count);
 void rx_index_shrink(struct sc_radix *r);
-uint32_t rx_index_find(const struct sc_radix *r, uint32_t parent, const struct rx_first *first);
+struct rx_node *rx_index_find(const struct sc_radix *r, const struct rx_node *parent,
+    const struct rx_first *first);
 /* Brings to the cache where rx_index_find will begin. */
 void rx_index_prefetch(const struct sc_radix *r, uint32_t parent, const struct rx_first *first);
 /* A look-up of what `id` starts with ends at `id`. */
@@ -289,6 +294,19 @@ static inline uint32_t rx_root(const struct sc_radix *r, uint32_t space)
 
 static inline uint32_t rx_end(const struct rx_node *node) { return node->start + node->len; }
 
+/* The id of a neighbour that may be none (0). */
+static inline uint32_t rx_id(const struct rx_node *node) { return node ? node->id : 0; }
+static inline uint32_t rx_parent(const struct sc_radix *r, uint32_t id)
+{
+    return rx_id(rx_node(r, id)->parent);
+}
+
+/* How many children a node has; looks beyond its line only where it is a fork. */
+static inline uint32_t rx_child_count(const struct sc_radix *r, const struct rx_node *node)
+{
+    return !node->child[0] ? 0 : !node->child[1] ? 1 : rx_use(r, node->id)->child_count;
+}
+
 /* Whole pages of n tokens. A division costs as much as the rest of a step, and pages of one token
  * are common. */
 static inline uint32_t rx_page_of(const struct sc_radix *r, uint32_t n)
@@ -343,22 +361,21 @@ static inline bool rx_starts_with(const struct sc_radix *r, const struct rx_node
     return rx_marks_equal(r, node, first);
 }
 
-/* The child of `parent` that starts with `first`, confirmed token by token and mark by mark, or 0.
- * Up to two children are told apart by their first tokens, beside their ids in the parent; the
- * index serves the others. */
-static inline uint32_t rx_child_find(const struct sc_radix *r, uint32_t parent,
+/* The child of `node` that starts with `first`, confirmed token by token and mark by mark, or NULL.
+ * Up to two children are told apart by their first tokens, beside their addresses in the parent;
+ * the index serves the others. */
+static inline struct rx_node *rx_child_find(const struct sc_radix *r, const struct rx_node *node,
     const struct rx_first *first)
 {
-    const struct rx_node *node = rx_node(r, parent);
-    if (node->child_count > 2) return rx_index_find(r, parent, first);
-    for (uint32_t i = 0; i < node->child_count; i++) {
+    if (node->flags & RX_MANY) return rx_index_find(r, node, first);
+    /* A page of one token without marks is just its first token. */
+    bool whole = r->page == 1 && first->mark_count == 0;
+    for (uint32_t i = 0; i < 2 && node->child[i]; i++) {
         if (node->head[i] != first->tokens[0]) continue;
-        /* A page of one token without marks is just its first token. */
-        bool whole = r->page == 1 && first->mark_count == 0;
-        if (whole && !(rx_node(r, node->child[i])->flags & RX_MARKED)) return node->child[i];
-        if (rx_starts_with(r, rx_node(r, node->child[i]), first)) return node->child[i];
+        if (whole && !(node->child[i]->flags & RX_MARKED)) return node->child[i];
+        if (rx_starts_with(r, node->child[i], first)) return node->child[i];
     }
-    return 0;
+    return NULL;
 }
 
 /* Passes over the marks before `to`. */
@@ -385,9 +402,9 @@ static inline uint32_t rx_marks_stop(const struct sc_radix *r, const struct rx_f
 #define RX_INLINE static inline __attribute__((always_inline))
 
 /* Brings the beginning of a run to the cache; the processor brings the rest once it is read. */
-RX_INLINE void rx_run_prefetch(const struct sc_radix *r, uint32_t id)
+RX_INLINE void rx_run_prefetch(const struct rx_node *node)
 {
-    const int32_t *tokens = rx_node(r, id)->tokens;
+    const int32_t *tokens = node->tokens;
     for (int line = 0; line < 4; line++) {
         __builtin_prefetch(tokens + (size_t)line * RX_LINE_TOKENS);
     }

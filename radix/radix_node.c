@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Memory, the slab of nodes, cells (marks and lengths of tails), the split.
  *
- * Slab: blocks of 256 nodes that never move, so an id and a pointer stay good until the node is
+ * Slab: blocks of 240 nodes that never move, so an id and a pointer stay good until the node is
  * freed. Ids start at 1; freed ids are used again, last freed first. A trim gives back blocks
  * without a live node; their ids come again with the next block.
  *
@@ -73,7 +73,8 @@ bool rx_nodes_reserve(struct sc_radix *r, uint64_t count)
         if (index == r->block_count) r->block_count++;
         for (uint32_t i = RX_NODE_BLOCK; i-- > 0;) {
             if (base + i == 0) continue; /* id 0 is none */
-            block->nodes[i].parent = r->node_free;
+            block->nodes[i].id = base + i;
+            block->nodes[i].start = r->node_free;
             r->node_free = base + i;
             r->node_free_count++;
         }
@@ -86,10 +87,10 @@ uint32_t rx_node_new(struct sc_radix *r)
     SC_ASSERT(r->node_free != 0);
     uint32_t id = r->node_free;
     struct rx_node *node = rx_node(r, id);
-    r->node_free = node->parent;
+    r->node_free = node->start;
     r->node_free_count--;
     r->blocks[id / RX_NODE_BLOCK]->live++;
-    *node = (struct rx_node){.flags = RX_LIVE};
+    *node = (struct rx_node){.id = id, .flags = RX_LIVE};
     *rx_use(r, id) = (struct rx_use){.kv_locks = 0};
     return id;
 }
@@ -109,7 +110,7 @@ void rx_node_free(struct sc_radix *r, uint32_t id)
         cell_free(r, cell);
         cell = next;
     }
-    *rx_node(r, id) = (struct rx_node){.parent = r->node_free};
+    *rx_node(r, id) = (struct rx_node){.id = id, .start = r->node_free};
     r->node_free = id;
     r->node_free_count++;
     r->blocks[id / RX_NODE_BLOCK]->live--;
@@ -121,10 +122,10 @@ void rx_nodes_shrink(struct sc_radix *r)
     while (*link != 0) {
         struct rx_node *node = rx_node(r, *link);
         if (r->blocks[*link / RX_NODE_BLOCK]->live > 0) {
-            link = &node->parent;
+            link = &node->start;
             continue;
         }
-        *link = node->parent;
+        *link = node->start;
         r->node_free_count--;
     }
     for (uint32_t i = 0; i < r->block_count; i++) {
@@ -277,24 +278,27 @@ uint32_t rx_split(struct sc_radix *r, uint32_t id, uint32_t len)
     rx_store_cut(r, node->chunk, rx_pos(r, node) + len);
     rx_index_replace(r, id, upper);
 
-    *u = *node; /* run, history, parent */
+    *u = *node; /* run, parent */
+    u->id = upper;
     u->len = len;
-    u->child[0] = id;
-    u->child[1] = 0;
+    u->child[0] = node;
+    u->child[1] = NULL;
     u->head[0] = node->tokens[len];
     u->head[1] = 0;
-    u->child_count = 1;
     u->snapshot = 0;
-    u->flags = RX_LIVE;
+    u->flags = RX_LIVE | (node->flags & RX_SAME);
+    rx_use(r, upper)->history = rx_use(r, id)->history;
+    rx_use(r, upper)->child_count = 1;
     rx_use(r, upper)->pin = rx_use(r, id)->pin > 0;
     rx_use(r, upper)->space = rx_use(r, id)->space;
     rx_use(r, upper)->tick[RX_KV] = rx_use(r, id)->tick[RX_KV];
     rx_child_replace(r, id, upper);
     rx_store_link(r, upper, id);
 
-    node->parent = upper;
+    node->parent = u;
+    node->flags |= RX_SAME;
     rx_use(r, id)->prev_sibling = 0;
-    node->next_sibling = 0;
+    rx_use(r, id)->next_sibling = 0;
     node->tokens += len;
     node->start += len;
     node->len -= len;
@@ -307,11 +311,11 @@ uint32_t rx_split(struct sc_radix *r, uint32_t id, uint32_t len)
 uint32_t rx_preorder_next(const struct sc_radix *r, uint32_t top, uint32_t id)
 {
     const struct rx_node *node = rx_node(r, id);
-    if (node->child[0] != 0) return node->child[0];
+    if (node->child[0]) return node->child[0]->id;
     while (id != top) {
-        if (node->next_sibling != 0) return node->next_sibling;
-        id = node->parent;
-        node = rx_node(r, id);
+        uint32_t next = rx_use(r, id)->next_sibling;
+        if (next != 0) return next;
+        id = rx_parent(r, id);
     }
     return 0;
 }

@@ -77,7 +77,7 @@ static sc_status verify_tail(struct recount *c, uint32_t parent, uint32_t id)
     const struct rx_node *node = rx_node(r, id);
     CHECK(13, id, node->flags & RX_TAIL ? node->len < r->page : node->len >= r->page);
     if (!(node->flags & RX_TAIL)) return SC_OK;
-    CHECK(13, id, node->child_count == 0 && node->child[0] == 0);
+    CHECK(13, id, rx_use(r, id)->child_count == 0 && !node->child[0]);
     CHECK(13, id, node->snapshot != 0);
     uint32_t left = r->cell_cap;
     uint32_t cell = rx_tail_cells(r, rx_node(r, parent));
@@ -131,24 +131,28 @@ static sc_status verify_links(struct recount *c, uint32_t id, uint64_t *pinned_o
     uint32_t count = 0;
     uint32_t prev = 0;
     *pinned_out = 0;
-    for (uint32_t child = node->child[0]; child != 0;) {
+    for (uint32_t child = rx_id(node->child[0]); child != 0;) {
         CHECK(3, id, rx_known(r, child));
         const struct rx_node *n = rx_node(r, child);
-        CHECK(3, child, n->parent == id && rx_use(r, child)->prev_sibling == prev);
+        CHECK(3, child, n->id == child && n->parent == node);
+        CHECK(3, child, rx_use(r, child)->prev_sibling == prev);
         CHECK(1, child, n->start == rx_end(node));
+        bool same = node->parent && rx_use(r, child)->history == rx_use(r, id)->history;
+        CHECK(15, child, same == ((n->flags & RX_SAME) != 0));
         CHECK(4, child, rx_use(r, child)->space == rx_use(r, id)->space);
         CHECK(2, child, rx_index_holds(r, child));
-        CHECK(3, child, count > 1 || node->child[count] == child);
+        CHECK(3, child, count > 1 || node->child[count] == n);
         CHECK(3, child, count > 1 || node->head[count] == n->tokens[0]);
-        CHECK(3, child, ++count <= node->child_count);
+        CHECK(3, child, ++count <= rx_use(r, id)->child_count);
         SC_TRY(verify_tail(c, id, child));
         if (rx_use(r, child)->pin > 0) ++*pinned_out;
         prev = child;
-        child = n->next_sibling;
+        child = rx_use(r, child)->next_sibling;
     }
-    CHECK(3, id, count == node->child_count);
-    CHECK(3, id, count > 0 || node->child[0] == 0);
-    CHECK(3, id, count > 1 || node->child[1] == 0);
+    CHECK(3, id, count == rx_use(r, id)->child_count);
+    CHECK(3, id, (count > 2) == ((node->flags & RX_MANY) != 0));
+    CHECK(3, id, count > 0 || !node->child[0]);
+    CHECK(3, id, count > 1 || !node->child[1]);
     return SC_OK;
 }
 
@@ -163,14 +167,14 @@ static sc_status verify_node(struct recount *c, uint32_t id)
     CHECK(6, id, use->kv_locks == c->held[RX_KV][id] && use->state_locks == c->held[RX_STATE][id]);
     CHECK(6, id, use->pin == (uint64_t)use->kv_locks + use->state_locks + pinned_children);
     if (node->flags & RX_ROOT) {
-        CHECK(1, id, node->start == 0 && node->len == 0 && node->parent == 0);
+        CHECK(1, id, node->start == 0 && node->len == 0 && !node->parent);
         CHECK(8, id, node->snapshot == 0);
         return SC_OK;
     }
     SC_TRY(verify_run(c, id));
     CHECK(8, id, use->state_locks == 0 || node->snapshot != 0);
     CHECK(8, id, node->snapshot == 0 || !(node->flags & RX_TOMBSTONE));
-    CHECK(7, id, (use->place[RX_KV] != 0) == (node->child_count == 0 && use->pin == 0));
+    CHECK(7, id, (use->place[RX_KV] != 0) == (!node->child[0] && use->pin == 0));
     CHECK(8, id, (use->place[RX_STATE] != 0) == (node->snapshot != 0 && !rx_state_held(r, id)));
     for (int kind = 0; kind < RX_KIND_COUNT; kind++) {
         if (use->place[kind] == 0) continue;
@@ -181,7 +185,7 @@ static sc_status verify_node(struct recount *c, uint32_t id)
     }
     c->nodes++;
     c->tokens += node->len;
-    if (node->child_count == 0) c->leaves++;
+    if (!node->child[0]) c->leaves++;
     if (use->pin > 0) c->pinned += node->len;
     if (node->snapshot != 0) c->snapshots++;
     if (node->snapshot != 0 && rx_state_held(r, id)) c->state_locked++;
@@ -290,7 +294,7 @@ static sc_status verify_counts(const struct recount *c)
     CHECK(4, 0, live == c->nodes + c->roots);
     CHECK(4, 0, live + r->node_free_count == ids);
     uint64_t unused = 0;
-    for (uint32_t id = r->node_free; id != 0; id = rx_node(r, id)->parent) {
+    for (uint32_t id = r->node_free; id != 0; id = rx_node(r, id)->start) {
         CHECK(4, id, id < c->ids && r->blocks[id / RX_NODE_BLOCK] &&
             !(rx_node(r, id)->flags & RX_LIVE));
         CHECK(4, id, ++unused <= r->node_free_count);
@@ -310,7 +314,7 @@ static sc_status verify_all(struct recount *c)
         c->roots++;
         bool there = root < c->ids && r->blocks[root / RX_NODE_BLOCK];
         uint32_t flags = there ? rx_node(r, root)->flags : 0;
-        CHECK(4, root, (flags & (RX_FLAG_MASK ^ RX_TAILED)) == (RX_LIVE | RX_ROOT));
+        CHECK(4, root, (flags & (RX_FLAG_MASK ^ RX_TAILED ^ RX_MANY)) == (RX_LIVE | RX_ROOT));
         CHECK(4, root, rx_use(r, root)->space == space);
         for (uint32_t id = root; id != 0; id = rx_preorder_next(r, root, id)) {
             CHECK(3, id, visited++ < c->ids); /* a loop in the links ends here */

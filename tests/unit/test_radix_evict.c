@@ -227,7 +227,7 @@ static struct fault plant(struct sc_radix *r, sc_node leaf, sc_node locked, int 
     case 1: node->len++; return (struct fault){"length", 5};
     case 2: r->slot_used++; return (struct fault){"index count", 2};
     case 3: *(int32_t *)(uintptr_t)node->tokens ^= 1; return (struct fault){"first page", 2};
-    case 4: rx_node(r, node->parent)->child_count++; return (struct fault){"child count", 3};
+    case 4: rx_use(r, node->parent->id)->child_count++; return (struct fault){"child count", 3};
     case 5: use->prev_sibling = use->prev_sibling ? 0 : leaf; return (struct fault){"sibling", 3};
     case 6: use->space++; return (struct fault){"space", 4};
     case 7: r->store.chunks[node->chunk].refs[0]++; return (struct fault){"unit count", 5};
@@ -245,11 +245,17 @@ static struct fault plant(struct sc_radix *r, sc_node leaf, sc_node locked, int 
     case 19: r->receipt_count++; return (struct fault){"receipts", 10};
     case 20: r->node_free_count++; return (struct fault){"free nodes", 4};
     case 21: r->store.chunks[1].free_units ^= 2; return (struct fault){"free units", 5};
-    case 22: rx_node(r, node->parent)->head[1]++; return (struct fault){"head", 3};
+    case 22: node->parent->head[1]++; return (struct fault){"head", 3};
     case 23: r->store.unit_free++; return (struct fault){"count of free units", 5};
     case 24: use->chunk_prev = leaf; return (struct fault){"ring of a chunk", 14};
     case 25: r->store.chunks[node->chunk].node = 0; return (struct fault){"youngest node", 14};
     case 26: r->blocks[0]->live--; return (struct fault){"live nodes of a block", 4};
+    case 27: node->id++; return (struct fault){"a node's own id", 3};
+    case 28: node->parent->flags ^= RX_MANY; return (struct fault){"many children", 3};
+    case 29: node->parent = node; return (struct fault){"parent", 3};
+    case 30: node->parent->child[1] = NULL; return (struct fault){"second child", 3};
+    case 31: node->flags ^= RX_SAME; return (struct fault){"history of the parent", 15};
+    case 32: use->history++; return (struct fault){"history", 15};
     default: return (struct fault){NULL, 0};
     }
 }
@@ -308,8 +314,8 @@ static struct fault plant_marks(struct sc_radix *r, sc_node marked, int i)
 {
     struct rx_node *node = rx_node(r, marked);
     struct rx_cell *first = &r->cells[rx_cells(node)];
-    sc_node parent = node->parent;
-    SC_ASSERT(rx_use(r, marked)->prev_sibling == 0 && node->next_sibling == 0);
+    const struct rx_node *parent = node->parent;
+    SC_ASSERT(rx_use(r, marked)->prev_sibling == 0 && rx_use(r, marked)->next_sibling == 0);
     uint32_t slot = 0;
     while (r->slots[slot].node != marked) slot++;
     r->slots[slot] = (struct rx_slot){0, 0}; /* the only child, alone in its neighbourhood */
@@ -367,7 +373,7 @@ Suite *radix_evict_suite(void)
     suite_add_tcase(s, tc);
     tc = tcase_create("verify");
     tcase_set_timeout(tc, 120);
-    tcase_add_loop_test(tc, verify__finds_each_planted_fault, 0, 27);
+    tcase_add_loop_test(tc, verify__finds_each_planted_fault, 0, 33);
     tcase_add_loop_test(tc, verify__finds_each_fault_in_marks_and_tails, 0, 16);
     suite_add_tcase(s, tc);
     return s;
