@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 foreach(name backend delta delta_bits decode conv small step rows draft ssm project move linear
-        stage choice args replay replay_args ranks)
+        stage choice args replay replay_args ranks sweep sweep_parts
+        sweep_layers)
     if(EXISTS ${CMAKE_CURRENT_LIST_DIR}/test_kernels_${name}.c)
         sc_test(NAME test_kernels_${name} LABELS unit LAYERS base kernels
             SOURCES test_kernels_${name}.c)
@@ -18,7 +19,8 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64)$")
     set(rows reference avx2 avx512)
 endif()
 foreach(row IN LISTS rows)
-    foreach(name delta delta_bits decode conv draft ssm project move linear stage replay)
+    foreach(name delta delta_bits decode conv draft ssm project move linear stage replay sweep
+            sweep_parts sweep_layers)
         add_test(NAME test_kernels_${name}_${row} COMMAND test_kernels_${name})
         set_tests_properties(test_kernels_${name}_${row} PROPERTIES LABELS unit TIMEOUT 1200
             ENVIRONMENT SC_KERNELS=${row})
