@@ -177,6 +177,22 @@ static const char *feature_names(uint32_t features, char *text, size_t text_byte
     return text;
 }
 
+static bool table_has(const struct op_table *table, const char *name)
+{
+    for (uint32_t i = 0; i < table->count; i++)
+        if (strcmp(table->rows[i].name, name) == 0) return true;
+    return false;
+}
+
+/* A row that other operations have and this one lacks: its rows are those after it. */
+static bool table_lacks(const struct op_table *table, const char *name)
+{
+    if (name[0] == '\0' || table_has(table, name)) return false;
+    for (uint32_t op = 0; op < SC_K_OP_COUNT; op++)
+        if (table_has(&op_tables[op], name)) return true;
+    return false;
+}
+
 /* Is the row one of this backend, and does the environment leave it in the choice? */
 static bool row_allowed(const sc_backend *backend, const struct sc_kernel_row *row,
     const char *forced, bool *passed)
@@ -219,7 +235,7 @@ sc_status sc_kernel_pick(const sc_backend *backend, sc_k_op op, uint32_t need,
     const char *forced = forced_rows[op], *absent = NULL;
     const char *asked = forced[0] != '\0' ? forced : backend->host_memory ? first_row : "";
     uint32_t missing = need;
-    bool passed = false;
+    bool passed = table_lacks(table, first_row);
     if (backend->rows != NULL) return pick_resolved(backend, op, need, row_out);
     for (uint32_t i = 0; i < table->count; i++) {
         const struct sc_kernel_row *row = &table->rows[i];
@@ -275,7 +291,8 @@ const struct sc_kernel_row *sc_kernel_resolve(const sc_backend *backend, sc_k_op
     const struct op_table *table = &op_tables[op];
     (void)pthread_once(&forced_once, read_forced);
     const char *forced = forced_rows[op];
-    bool passed = false, reached = wish->asked == NULL || forced[0] != '\0';
+    bool passed = table_lacks(table, first_row);
+    bool reached = wish->asked == NULL || forced[0] != '\0' || table_lacks(table, wish->asked);
     char text[96];
     reason[0] = '\0';
     for (uint32_t i = 0; i < table->count; i++) {

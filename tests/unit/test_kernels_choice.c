@@ -69,6 +69,26 @@ START_TEST(choice__wishes_are_apart)
 }
 END_TEST
 
+/* A name that some operations have no row of: those take the first row after it. */
+START_TEST(choice__an_operation_that_lacks_the_wish_takes_the_next)
+{
+    sc_kernels_options o = SC_KERNELS_OPTIONS_INIT;
+    sc_kernels *k = NULL;
+    const char *best = NULL;
+    o.decode_backend = o.extend_backend = "avx512_bf16";
+    sc_status status = sc_kernels_create(&o, &k);
+    if (status != SC_OK) { /* not this processor's, or another build's */
+        ck_assert(status == SC_ERR_UNSUPPORTED || status == SC_ERR_NOT_FOUND);
+        return;
+    }
+    RIG_OK(sc_k_choice(NULL, SC_K_OP_CONV_UPDATE, SC_DTYPE_BF16, SC_DTYPE_BF16, &best));
+    ck_assert_str_eq(row_of(k, SC_K_OP_DECODE, false).row, "avx512_bf16");
+    ck_assert_str_eq(row_of(k, SC_K_OP_CONV_UPDATE, false).row, best);
+    ck_assert_str_eq(row_of(k, SC_K_OP_DELTA_CHUNK, false).row, best);
+    sc_kernels_destroy(k);
+}
+END_TEST
+
 /* Calls through the resolved backend take the resolved row: the reference chunk form and the wide
  * one differ in their bits, so one can see which served. */
 START_TEST(choice__calls_take_what_was_resolved)
@@ -204,6 +224,7 @@ int main(void)
     TCase *all = tcase_create("choice");
     tcase_add_test(all, choice__every_operation_has_a_row_and_a_reason);
     tcase_add_test(all, choice__wishes_are_apart);
+    tcase_add_test(all, choice__an_operation_that_lacks_the_wish_takes_the_next);
     tcase_add_test(all, choice__calls_take_what_was_resolved);
     tcase_add_test(all, choice__a_call_beyond_the_choice_is_refused);
     tcase_add_test(all, choice__is_logged_once);

@@ -377,6 +377,25 @@ START_TEST(rows__the_environment_names_the_first_row)
 }
 END_TEST
 
+/* "avx512_bf16" exists where states are narrowed; other operations take the first row after it. */
+START_TEST(rows__an_operation_without_the_first_row_takes_the_next)
+{
+    const char *row = NULL, *first = NULL;
+    uint32_t count = 0, narrow = 0, i = 0;
+    const struct sc_kernel_row *rows = sc_kernel_rows(SC_K_OP_CONV_PREFILL, &count);
+    const struct sc_kernel_row *best = sc_kernel_rows(SC_K_OP_DECODE, &narrow);
+    choose("SC_KERNELS", "avx512_bf16");
+    for (; i < count && first == NULL; i++)
+        if (rows[i].cc_min == 0 && sc_kernel_row_runs(&rows[i])) first = rows[i].name;
+    if (strcmp(best[0].name, "avx512_bf16") != 0) return; /* another processor's build */
+    RIG_OK(sc_k_choice(NULL, SC_K_OP_CONV_PREFILL, SC_DTYPE_F32, SC_DTYPE_F32, &row));
+    ck_assert_str_eq(row, first);
+    sc_status status = sc_k_choice(NULL, SC_K_OP_DECODE, SC_DTYPE_F32, SC_DTYPE_F32, &row);
+    ck_assert_int_eq(status, sc_kernel_row_runs(&best[0]) ? SC_OK : SC_ERR_UNSUPPORTED);
+    if (status == SC_OK) ck_assert_str_eq(row, "avx512_bf16");
+}
+END_TEST
+
 START_TEST(rows__one_operation_may_differ)
 {
     uint32_t count = 0;
@@ -415,6 +434,7 @@ int main(void)
     tcase_add_loop_test(all, rows__chunk_scans_agree, 0, ROUNDS);
     tcase_add_loop_test(all, rows__rings_agree_to_the_bit, 0, ROUNDS);
     tcase_add_test(all, rows__the_environment_names_the_first_row);
+    tcase_add_test(all, rows__an_operation_without_the_first_row_takes_the_next);
     tcase_add_test(all, rows__one_operation_may_differ);
     tcase_add_test(all, rows__an_unknown_row_is_an_error_that_names_it);
     suite_add_tcase(suite, all);
