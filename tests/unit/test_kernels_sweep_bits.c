@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Bits of one sequence (contract 9), at random shapes: however its prefill is cut at grid points,
  * packed with neighbours and padding, batched in decode, laid out in memory or run beside others on
- * threads, outputs, states, windows and saves are those of the sequence alone in one piece. Each row
- * of the host's table is compared with itself, and with the other rows as far as they promise it. */
+ * threads, outputs, states, windows and saves are those of the sequence alone in one piece. Each
+ * row of the host's table is compared with itself; those of vectors also with each other. */
 #include <check.h>
 #include <pthread.h>
 
