@@ -93,9 +93,16 @@ static int8_t level_of(double m)
 
 int8_t pol_level(const struct model *model, uint8_t stratum, const uint8_t *features)
 {
-    double m = 1;
-    for (int j = 0; j < FEATURES; j++)
-        m *= model->multiplier[pol_multiplier_at(stratum, j, features[j])];
+    enum { STEP = LEVELS_PER_FEATURE };
+    const float *of = &model->multiplier[pol_multiplier_at(stratum, 0, 0)];
+    static_assert(FEATURES == 7, "written out");
+    double m = of[features[0]];
+    m *= of[STEP + features[1]];
+    m *= of[2 * STEP + features[2]];
+    m *= of[3 * STEP + features[3]];
+    m *= of[4 * STEP + features[4]];
+    m *= of[5 * STEP + features[5]];
+    m *= of[6 * STEP + features[6]];
     return level_of(m);
 }
 
