@@ -11,8 +11,7 @@ sc_status sc_cost_check(const struct sc_cost *cost)
     SC_REQUIRE(cost->state_bytes + cost->kv_token_bytes > 0);
     SC_REQUIRE(number(cost->token_s) && cost->token_s > 0 && number(cost->token2_s));
     for (int i = 0; i < SC_COST_TIERS; i++) {
-        SC_REQUIRE(number(cost->tier_bytes_per_s[i]) && number(cost->tier_latency_s[i]) &&
-            number(cost->tier_byte_price[i]));
+        SC_REQUIRE(number(cost->tier_bytes_per_s[i]) && number(cost->tier_latency_s[i]));
     }
     return SC_OK;
 }
@@ -29,7 +28,6 @@ sc_status sc_cost_make(const struct sc_cost_model *model, const struct sc_cost_h
         .token2_s = model->flops_per_token2 / hardware->flops};
     memcpy(cost.tier_bytes_per_s, hardware->read_bytes_per_s, sizeof cost.tier_bytes_per_s);
     memcpy(cost.tier_latency_s, hardware->latency_s, sizeof cost.tier_latency_s);
-    memcpy(cost.tier_byte_price, hardware->byte_price, sizeof cost.tier_byte_price);
     SC_TRY(sc_cost_check(&cost));
     *cost_out = cost;
     return SC_OK;

@@ -1,46 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Where a victim goes: the same value decides, with bytes at the tier's price and with the time to
- * read back taken off what it saves.
+/* Where a victim goes: to the first tier below whose own policy finds it worth more than what would
+ * have to go there. The value is the device's, with the time to read back taken off what it saves:
  *
- *   worth(tier) = rate of reuse x (prefill saved - read back) / (bytes x price of the tier)
+ *   worth(tier) = rate of reuse x (prefill saved - read back) / bytes
  *
- * A tier is worth writing to if that beats the device's own price of the moment (the victim's value
- * per byte, at which the device just let it go) scaled to the tier. Dropped if reading back takes
- * longer than computing again. */
+ * Never if reading back takes longer than computing again. */
 #include "policy_internal.h"
 
 double sc_policy_worth(struct sc_policy *p, sc_node node)
 {
     uint32_t id = p ? pol_now(p, node) : 0;
     return id != 0 ? pol_value(p, id) : 0;
-}
-
-uint32_t sc_policy_demote_to(struct sc_policy *p, sc_node node, uint32_t tiers)
-{
-    if (!p) return 0;
-    uint32_t id = pol_now(p, node);
-    struct sc_radix_node_info info;
-    if (id == 0 || sc_radix_node_get(p->options.radix, node, &info) != SC_OK) return 0;
-    const struct sc_cost *cost = &p->options.cost;
-    const struct cand *cand = pol_cand(p, id);
-    uint32_t up = pol_up(p, node);
-    uint32_t from = up ? pol_cand(p, up)->len : 0;
-    double prefill_s = sc_cost_prefill_s(cost, from, cand->len);
-    double kv_tokens = info.child_count == 0 ? cand->len - from : 0;
-    uint32_t best = 0;
-    double best_worth = 0;
-    for (uint32_t tier = 1; tier < SC_COST_TIERS; tier++) {
-        if (!(tiers & 1u << tier)) continue;
-        double saved_s = prefill_s - sc_cost_restore_s(cost, tier, kv_tokens);
-        if (!(saved_s > 0)) continue;
-        double price = cost->tier_byte_price[tier] > 0 ? cost->tier_byte_price[tier] : 1e-9;
-        double worth = saved_s / price;
-        if (worth > best_worth) {
-            best = tier;
-            best_worth = worth;
-        }
-    }
-    return best;
 }
 
 /* --- what comes from a tier above --- */

@@ -334,28 +334,6 @@ START_TEST(cost__prefill_grows_with_the_square_of_attention)
 }
 END_TEST
 
-START_TEST(demote__to_a_tier_that_reads_faster_than_prefill)
-{
-    struct rig rig;
-    rig_open(&rig, "lru", 1000, NULL);
-    sc_policy_destroy(rig.policy);
-    struct sc_cost *cost = &rig.options.cost; /* 10 tokens: 10 s of prefill, 18 bytes */
-    cost->tier_bytes_per_s[1] = 18;
-    cost->tier_byte_price[1] = 1;
-    cost->tier_bytes_per_s[2] = 6;
-    cost->tier_byte_price[2] = 0.1;
-    cost->tier_bytes_per_s[3] = 1;
-    cost->tier_byte_price[3] = 0.001;
-    RIG_OK(sc_policy_create(&rig.options, &rig.policy));
-    sc_node node = serve_with(&rig, 100, 0, 0, 0);
-    ck_assert_uint_eq(sc_policy_demote_to(rig.policy, node, 1 << 1 | 1 << 2 | 1 << 3), 2);
-    ck_assert_uint_eq(sc_policy_demote_to(rig.policy, node, 1 << 1), 1);
-    ck_assert_uint_eq(sc_policy_demote_to(rig.policy, node, 1 << 3), 0); /* 18 s to read */
-    ck_assert_uint_eq(sc_policy_demote_to(rig.policy, node, 0), 0);
-    rig_close(&rig);
-}
-END_TEST
-
 int main(void)
 {
     Suite *suite = suite_create("policy");
@@ -370,7 +348,6 @@ int main(void)
     tcase_add_loop_test(tc, ttl__after_its_life_a_snapshot_goes_first, 0, 2);
     tcase_add_loop_test(tc, priority__scales_the_value, 0, 2);
     tcase_add_test(tc, cost__prefill_grows_with_the_square_of_attention);
-    tcase_add_test(tc, demote__to_a_tier_that_reads_faster_than_prefill);
     suite_add_tcase(suite, tc);
     SRunner *runner = srunner_create(suite);
     srunner_add_suite(runner, policy_args_suite());

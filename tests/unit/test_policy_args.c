@@ -129,7 +129,7 @@ START_TEST(attached__refuses_what_the_index_does_not_hold)
     ck_assert_int_eq(sc_policy_room(rig.policy, 1, 1, &rig.sink, NULL), SC_ERR_INVALID);
     ck_assert_int_eq(sc_policy_room(rig.policy, 1, HUGE_VAL, NULL, &got), SC_ERR_INVALID);
     ck_assert_int_eq(sc_policy_alpha_set(rig.policy, -1), SC_ERR_INVALID);
-    ck_assert_uint_eq(sc_policy_demote_to(rig.policy, 9999, 2), 0);
+    ck_assert_double_eq(sc_policy_worth(rig.policy, 9999), 0);
     ck_assert_uint_eq(rig.gone, 0);
     rig_close(&rig);
 }

@@ -19,7 +19,6 @@ struct sc_cost {
     double token2_s;       /* >= 0 */
     double tier_bytes_per_s[SC_COST_TIERS]; /* reading back; 0: there is no such tier */
     double tier_latency_s[SC_COST_TIERS];
-    double tier_byte_price[SC_COST_TIERS];  /* of holding a byte, device = 1 */
 };
 
 struct sc_cost_model {
@@ -31,13 +30,12 @@ struct sc_cost_hardware {
     double flops;      /* per second that prefill really reaches */
     double read_bytes_per_s[SC_COST_TIERS];
     double latency_s[SC_COST_TIERS];
-    double byte_price[SC_COST_TIERS];
 };
 
 /* An H200-class accelerator: 400 Tflop/s reached in prefill, PCIe 5 x16, one NVMe drive, 10 GB/s
  * of network. A rough default to be overridden. */
 #define SC_COST_HARDWARE_DEFAULT                                                                   \
-    {4e14, {3e12, 5e10, 6e9, 1e9}, {0, 20e-6, 100e-6, 1e-3}, {1, 0.1, 0.01, 0.01}}
+    {4e14, {3e12, 5e10, 6e9, 1e9}, {0, 20e-6, 100e-6, 1e-3}}
 
 /* SC_ERR_INVALID: a number that is not finite, negative, or zero where something divides by it. */
 sc_status sc_cost_make(const struct sc_cost_model *model, const struct sc_cost_hardware *hardware,

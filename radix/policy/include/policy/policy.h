@@ -181,8 +181,6 @@ void sc_policy_end(struct sc_policy *policy, struct sc_policy_path *path);
 sc_node sc_policy_victim(struct sc_policy *policy, double *value_out);
 /* What its snapshot is worth, per byte, as sc_policy_victim compares; 0: not known. */
 double sc_policy_worth(struct sc_policy *policy, sc_node node);
-/* Where a victim should go: a tier from 1 on, or 0 to drop it. `room` has a bit per tier. */
-uint32_t sc_policy_demote_to(struct sc_policy *policy, sc_node node, uint32_t tiers);
 /* A snapshot that comes into the index from elsewhere: from a tier above. */
 struct sc_policy_record {
     const uint64_t *hashes; /* [block_count]: as a path's, up to where the snapshot lies */
