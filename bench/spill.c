@@ -14,7 +14,7 @@
 
 enum key {
     KEY_DIR = 256, KEY_STATE, KEY_STATES, KEY_PAIRS, KEY_THREADS, KEY_RECORDS, KEY_SECONDS,
-    KEY_SEED, KEY_REALTIME, KEY_JSON, KEY_BARS, KEY_FIRST_HIT
+    KEY_SEED, KEY_REALTIME, KEY_JSON, KEY_BARS, KEY_FIRST_HIT, KEY_DEVICE
 };
 
 static const struct argp_option option_list[] = {
@@ -29,6 +29,8 @@ static const struct argp_option option_list[] = {
     {"seed", KEY_SEED, "N", 0, "of the states (60)", 0},
     {"realtime", KEY_REALTIME, NULL, 0, "run before all other work of a busy machine (SCHED_FIFO), "
         "which otherwise is what is measured", 0},
+    {"device", KEY_DEVICE, "BACKEND", 0, "no disk: states between a pool of this backend (host, "
+        "cuda) and the host tier, beside plain copies", 0},
     {"json", KEY_JSON, NULL, 0, "print JSON lines instead of text", 0},
     {"bars", KEY_BARS, NULL, 0, BENCH_BARS_HELP, 0},
     {"first-hit", KEY_FIRST_HIT, "DIR", OPTION_HIDDEN, "", 0},
@@ -36,7 +38,7 @@ static const struct argp_option option_list[] = {
 
 struct arguments {
     struct spill_options spill;
-    const char *dir, *first_hit;
+    const char *dir, *first_hit, *device;
     bool json, bars, realtime;
 };
 
@@ -71,6 +73,7 @@ static error_t parse(int key, char *arg, struct argp_state *state)
     case KEY_SECONDS: o->seconds = (double)number(state, "seconds", arg, 0, 3600); break;
     case KEY_SEED: o->seed = number(state, "seed", arg, 0, UINT32_MAX); break;
     case KEY_REALTIME: a->realtime = true; break;
+    case KEY_DEVICE: a->device = arg; break;
     case KEY_JSON: a->json = true; break;
     case KEY_BARS: a->bars = true; break;
     case KEY_FIRST_HIT: a->first_hit = arg; break;
@@ -102,6 +105,18 @@ static void take_precedence(void)
         bench_fail(BENCH_USAGE, "--realtime: %s", strerror(errno));
 }
 
+static void device_run(const struct arguments *a, struct radix_rows *rows)
+{
+    sc_backend *backend = sc_backend_host();
+    sc_status status = SC_OK;
+    if (strcmp(a->device, "host") != 0)
+        status = sc_backend_open(a->device, &backend);
+    if (status != SC_OK)
+        bench_fail(status == SC_ERR_UNSUPPORTED ? BENCH_SKIPPED : BENCH_USAGE, "--device: %s",
+            sc_last_error()->text);
+    spill_device_run(&a->spill, backend, rows);
+}
+
 int spill_main(int argc, char **argv)
 {
     struct arguments a = {.spill = {.state_bytes = UINT64_C(74) << 20, .states = 32, .pairs = 7,
@@ -116,9 +131,13 @@ int spill_main(int argc, char **argv)
     char folder[PATH_MAX];
     if (a.realtime)
         take_precedence();
+    struct radix_rows rows = {.bench = "spill", .json = a.json, .seed = a.spill.seed};
+    if (a.device) {
+        device_run(&a, &rows);
+        return radix_rows_close(&rows, a.bars);
+    }
     make_folder(a.dir, folder, sizeof folder);
     a.spill.folder = folder;
-    struct radix_rows rows = {.bench = "spill", .json = a.json, .seed = a.spill.seed};
     spill_pairs_run(&a.spill, &rows);
     if (a.spill.records > 0)
         spill_reopen_run(&a.spill, &rows);

@@ -8,6 +8,7 @@
 
 #include "bench_common.h"
 #include "radix_rows.h"
+#include "statecache/kernels.h"
 #include "tier/disk_store.h"
 
 enum {
@@ -62,6 +63,8 @@ double spill_now(void);
 
 void spill_pairs_run(const struct spill_options *options, struct radix_rows *rows);
 void spill_reopen_run(const struct spill_options *options, struct radix_rows *rows);
+void spill_device_run(const struct spill_options *options, sc_backend *backend,
+    struct radix_rows *rows);
 /* What the child process does that spill_reopen_run starts: prints its figures. */
 int spill_reopen_child(const char *folder, uint64_t records);
 

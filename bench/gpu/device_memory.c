@@ -56,6 +56,18 @@ void device_give(void *memory, size_t bytes)
     pthread_mutex_unlock(&lock);
 }
 
+void *device_take_host(size_t bytes)
+{
+    void *memory = NULL;
+    must(cudaHostAlloc(&memory, bytes, cudaHostAllocDefault), "cudaHostAlloc");
+    return memory;
+}
+
+void device_give_host(void *memory)
+{
+    must(cudaFreeHost(memory), "cudaFreeHost");
+}
+
 /* In CUDA's legacy stream, which waits for the backend's default stream and the other way round. */
 void device_copy(void *to, const void *from, size_t bytes)
 {

@@ -7,6 +7,9 @@
 
 void *device_take(size_t bytes);
 void device_give(void *memory, size_t bytes);
+/* Pinned memory of the host. */
+void *device_take_host(size_t bytes);
+void device_give_host(void *memory);
 /* Between host and device, either way; in order with the backend's default stream, and done. */
 void device_copy(void *to, const void *from, size_t bytes);
 

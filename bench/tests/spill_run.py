@@ -33,7 +33,16 @@ def main():
                 ("reopen", "metadata on disk, a record")):
         assert found[row] > 0, (row, found)
     assert found[("reopen", "records of 64 tokens and 4 KiB")] == 500
-    for bad in (("--state-kib", "6"), ("--states", "0"), ("--pairs", "0"), ("--threads", "65"),
+    done = run("--device", "host", "--pairs", "2", "--json")
+    assert done.returncode == 0 and not done.stderr, done
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    names = [r["metric"] for r in found]
+    for state in ("fp32 page-major", "fp32 contiguous", "bf16 page-major", "bf16 contiguous"):
+        for what in ("to the tier / plain", "from the tier / plain"):
+            assert f"{state}, {what}" in names, names
+    assert all(r["p50"] > 0 for r in found if "pinned" not in r["metric"]), found
+    for bad in (("--device", "abacus"),
+                ("--state-kib", "6"), ("--states", "0"), ("--pairs", "0"), ("--threads", "65"),
                 ("--dir", "/nowhere/at/all"), ("--records", "-1"), ("surplus",)):
         done = run(*bad)
         assert done.returncode == 2 and done.stderr, (bad, done.returncode)

@@ -22,7 +22,7 @@ cp "$root/bench/gpu/rivals.py" "$out/"
 cat >"$out/run.sh" <<'RUN'
 #!/bin/sh
 # run.sh [OPTION...]: tests, replays, the table and its bars (options of statecache-bench gpu).
-# run.sh test, run.sh replay: only these.
+# run.sh test, run.sh replay, run.sh tier: only these.
 # run.sh ptx: the tests from the PTX of compute_90, compiled by the driver.
 # run.sh sanitize: every kernel once under compute-sanitizer's four tools; minutes, most of them
 # racecheck's.
@@ -56,6 +56,26 @@ replays() {
         done
     done
 }
+# The host tier beside plain copies; a workload that goes to disk and comes back in a second run.
+tiers() {
+    bin/statecache-bench spill --device cuda --pairs 15 --bars
+    status=$?
+    [ $status = 77 ] && exit 77
+    [ $status = 0 ] || failed=1
+    for state in fp32 bf16; do
+        for layout in contiguous page-major; do
+            folder=$(mktemp -d)
+            for run in first second; do
+                bin/statecache-bench replay --backend cuda --kind gdn --state $state \
+                    --layout $layout --heads 16 --v-heads 32 --head-dim 128 --chunk 64 \
+                    --page 64 --system-len 256 --requests 48 --check 10 --no-cold --slots 8 \
+                    --running 2 --host-slots 16 --kv-pages 600 --disk "$folder" \
+                    --threads 8 || failed=1
+            done
+            rm -r "$folder"
+        done
+    done
+}
 case $1 in
 sanitize)
     bin/test_gpu_once >/dev/null
@@ -74,9 +94,11 @@ ptx)
     tests
     ;;
 replay) replays ;;
+tier) tiers ;;
 *)
     tests
     replays
+    tiers
     bin/statecache-bench gpu --bars "$@" || failed=1
     ;;
 esac
