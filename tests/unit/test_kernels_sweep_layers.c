@@ -98,9 +98,9 @@ static void ssm_token(struct ssm_call *c, size_t t, double *y, bool rounded)
         sw_wide(&c->cc, t), c->p.z != 0 ? sw_wide(&c->z, t) : NULL, y, rounded);
 }
 
-static double ssm_limit(const struct ssm_call *c, bool chunk)
+static double ssm_limit(const struct ssm_call *c)
 {
-    if (c->pool.p.slots.dtype == SC_DTYPE_BF16) return chunk ? 5e-3 : 3e-3;
+    if (c->pool.p.slots.dtype == SC_DTYPE_BF16) return 5e-3;
     return limit_of(c->p.dtype);
 }
 
@@ -108,7 +108,7 @@ static void ssm_row(struct ssm_call *c, uint32_t r, bool chunk, struct sw_error 
 {
     const struct sw_batch *b = &c->b;
     bool bf16 = c->pool.p.slots.dtype == SC_DTYPE_BF16;
-    double *y = rig_alloc(c->y.cols * sizeof *y), limit = bf16 ? chunk ? 5e-3 : 3e-3 : 2e-5;
+    double *y = rig_alloc(c->y.cols * sizeof *y), limit = bf16 ? 5e-3 : 2e-5;
     sw_state(&c->pool, b->source[r], c->s);
     for (int32_t t = 0; t < sw_length(b, r); t++) {
         size_t at = (size_t)(b->start[r] + t);
@@ -134,7 +134,7 @@ static void ssm_check(struct ssm_call *c, bool chunk)
 {
     struct sw_error e = {0};
     for (uint32_t r = 0; r < c->b.rows; r++) ssm_row(c, r, chunk, &e);
-    sw_within(&e, "y", ssm_limit(c, chunk));
+    sw_within(&e, "y", ssm_limit(c));
     sw_untouched(&c->pool);
     sw_gaps(&c->y, (size_t)c->b.first, (size_t)c->b.last);
 }
@@ -224,7 +224,7 @@ START_TEST(sweep__ssm_ring)
             rig_part_bytes(&plain)) == 0);
         SW_ASSERT(memcmp(sw_row(&c.y, t), y_plain, c.y.cols * rig_elem(c.p.dtype)) == 0);
     }
-    sw_within(&e, "y", bf16 ? 5e-3 : limit_of(c.p.dtype));
+    sw_within(&e, "y", ssm_limit(&c));
     c.pool.written[source] = true;
     sw_untouched(&c.pool);
     free(memory), free(control), free(plain.memory), free(y), free(y_plain), ssm_close(&c);
