@@ -25,6 +25,7 @@ static const sc_k_delta_shape shape = {.kind = SC_K_KIND_GDN, .heads = 1, .v_hea
 static sc_schema *schema, *extra_schema;
 static sc_pool *pool, *extras;
 static sc_cache *cache;
+static sc_tiers *tiers; /* below the cache; NULL: none */
 static sc_namespace space;
 static sc_k_slots state_slots, stamp_slots, control_slots;
 static sc_k_ring ring;
@@ -81,7 +82,7 @@ static void open_all(uint32_t records, uint32_t depth, uint32_t extra_slots)
     if (records > 0) ring.slots = slots_of(extras, SC_PART_EXTRA, 1);
     made.pool = pool, made.extras = extras, made.without_kv = true, made.policy = "lru";
     made.row_max = LEASES, made.decode_interval = INTERVAL, made.depth_max = depth;
-    made.draft_max = DRAFTS;
+    made.draft_max = DRAFTS, made.tiers = tiers;
     OK(sc_cache_create(&made, &cache));
     OK(sc_namespace_open(cache, NULL, 0, 0, &space));
     step_number = 0, request_depth = depth;
@@ -440,6 +441,60 @@ START_TEST(ring__forks_share_base_and_records)
 }
 END_TEST
 
+/* Until every transfer has ended. */
+static void settle(void)
+{
+    sc_cache_stats stats = {.struct_size = sizeof stats};
+    do {
+        sc_done done[8];
+        uint32_t count = 0;
+        OK(sc_cache_poll(cache, done, 8, &count));
+        for (uint32_t i = 0; i < count; i++) OK(done[i].status);
+        OK(sc_cache_apply(cache, done, count, 0));
+        OK(sc_cache_stats_get(cache, &stats));
+    } while (stats.transfers_alive > 0);
+}
+
+/* A tier takes states, not a base with records: such an end is there as long as the device has it,
+ * and below remains the newest flushed state before it. Nothing wrong ever comes back. */
+START_TEST(ring__ends_with_records_stay_above_the_tiers)
+{
+    static struct user a, b;
+    sc_tiers_options options = SC_TIERS_OPTIONS_INIT;
+    options.host = (sc_tier_config){.bytes = 1u << 20, .write = SC_TIER_WRITE_THROUGH};
+    OK(sc_tiers_create(&options, &tiers));
+    open_all(RECORDS, 2, EXTRA_SLOTS);
+    uint32_t end = 16 + (uint32_t)_i, below = end;
+    ck_assert(acquire(&a, prompt, 5));
+    run_to(&a, 5);
+    for (uint32_t t = 5; t < end; t++) decode(&a, (int32_t)(t * 7 % 11));
+    sc_lease_info info;
+    OK(sc_lease_info_get(cache, a.lease, &info));
+    if (info.records > 0) below = INTERVAL; /* what was saved on the way */
+    release(&a, SC_RELEASE_KEEP);
+    settle();
+    const sc_key key = {.ns = space, .tokens = a.tokens, .token_count = end, .len_max = end};
+    sc_answer answer;
+    OK(sc_cache_lookup(cache, &key, 1, &answer));
+    ck_assert_uint_eq(answer.state_len[SC_TIER_DEVICE], end);
+    OK(sc_cache_evict(cache, 0, POOL_SLOTS, &(sc_room){0}));
+    settle();
+    OK(sc_cache_lookup(cache, &key, 1, &answer));
+    ck_assert_uint_eq(answer.state_len[SC_TIER_DEVICE], 0);
+    ck_assert_uint_eq(answer.state_len[SC_TIER_HOST], below);
+    ck_assert(acquire(&b, a.tokens, end));
+    settle();
+    OK(sc_lease_info_get(cache, b.lease, &info));
+    ck_assert_uint_eq(info.len, below < end ? below : info.len);
+    if (info.source_slot > 0) same_state(info.source_slot, b.tokens, info.len, "restored");
+    run_to(&b, end); /* checks each state against the oracle */
+    release(&b, SC_RELEASE_DISCARD);
+    close_all();
+    OK(sc_tiers_destroy(tiers));
+    tiers = NULL;
+}
+END_TEST
+
 START_TEST(ring__without_rings_no_row_has_one)
 {
     sc_batch b;
@@ -601,6 +656,7 @@ int main(void)
     tcase_add_test(all, ring__a_planned_save_forces_the_flush);
     tcase_add_test(all, ring__a_slot_used_again_begins_empty);
     tcase_add_test(all, ring__forks_share_base_and_records);
+    tcase_add_loop_test(all, ring__ends_with_records_stay_above_the_tiers, 0, RECORDS + 2);
     tcase_add_test(all, ring__without_rings_no_row_has_one);
     tcase_add_test(all, ring__refuses_rings_without_control_words);
     tcase_add_loop_test(all, ring__random_lives_keep_every_state, 0, 6);
