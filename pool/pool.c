@@ -450,6 +450,11 @@ sc_status sc_pool_slot_of(const sc_pool *pool, uint32_t id, sc_slot *slot_out)
     return SC_OK;
 }
 
+sc_status sc_pool_slot(const sc_pool *pool, uint32_t id, sc_slot *slot_out)
+{
+    return sc_pool_slot_of(pool, id, slot_out);
+}
+
 uint32_t sc_pool_slots_of_owner(const sc_pool *pool, sc_owner owner, sc_slot *slots_out,
     uint32_t cap)
 {

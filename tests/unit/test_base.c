@@ -40,6 +40,9 @@ START_TEST(status__every_code_has_its_name_and_a_text_of_its_own)
     }
     ck_assert_int_eq(SC_ERR_NO_SLOT, -3); /* numbers are never reused */
     ck_assert_int_eq(SC_ERR_LOST, -15);
+    ck_assert_int_eq(SC_ERR_AGAIN, -16);
+    ck_assert_int_eq(SC_ERR_DENIED, -17);
+    ck_assert_int_eq(SC_ERR_CLOSED, -18);
 }
 END_TEST
 

@@ -185,6 +185,29 @@ START_TEST(check__knows_live_handles_alone)
 }
 END_TEST
 
+START_TEST(slot__of_unknown_or_free_ids_is_stale)
+{
+    sc_pool *pool = tiny_pool(SC_LAYOUT_PAGE_MAJOR, 3);
+    sc_slot slot, named, next;
+    ck_assert_int_eq(sc_pool_alloc(pool, 1, SC_OWNER_WORKING, &slot), SC_OK);
+    ck_assert_int_eq(sc_pool_slot(pool, slot.id, &named), SC_OK);
+    ck_assert(named.id == slot.id && named.generation == slot.generation);
+    ck_assert_int_eq(sc_pool_slot(pool, 0, &named), SC_ERR_STALE);
+    ck_assert_int_eq(sc_pool_slot(pool, 4, &named), SC_ERR_STALE);
+    ck_assert_int_eq(sc_pool_slot(pool, UINT32_MAX, &named), SC_ERR_STALE);
+    ck_assert_int_eq(sc_pool_slot(NULL, slot.id, &named), SC_ERR_INVALID);
+    ck_assert_int_eq(sc_pool_slot(pool, slot.id, NULL), SC_ERR_INVALID);
+    ck_assert_int_eq(sc_pool_free(pool, &slot, 1), SC_OK);
+    ck_assert_int_eq(sc_pool_slot(pool, slot.id, &named), SC_ERR_STALE);
+    ck_assert_int_eq(sc_pool_alloc(pool, 1, SC_OWNER_WORKING, &next), SC_OK);
+    ck_assert_int_eq(next.id, slot.id);
+    ck_assert_int_eq(sc_pool_slot(pool, slot.id, &named), SC_OK);
+    ck_assert_uint_ne(named.generation, slot.generation);
+    ck_assert_int_eq(sc_pool_free(pool, &next, 1), SC_OK);
+    ck_assert_int_eq(sc_pool_destroy(pool), SC_OK);
+}
+END_TEST
+
 START_TEST(generation__wraps)
 {
     sc_pool *pool = tiny_pool(SC_LAYOUT_PAGE_MAJOR, 1);
@@ -522,6 +545,7 @@ static Suite *pool_suite(void)
     tcase_add_test(tc, alloc__gives_slots_back_when_the_backend_fails);
     tcase_add_test(tc, free__refuses_stale_null_and_double_handles_and_frees_nothing);
     tcase_add_test(tc, check__knows_live_handles_alone);
+    tcase_add_test(tc, slot__of_unknown_or_free_ids_is_stale);
     tcase_add_test(tc, generation__wraps);
     tcase_add_test(tc, owner__tags_are_counted);
     tcase_add_test(tc, owner__refuses_bad_arguments_and_stale_handles);

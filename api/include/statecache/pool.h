@@ -117,6 +117,10 @@ SC_API sc_status sc_pool_alloc(sc_pool *pool, uint32_t count, sc_owner owner, sc
 SC_API sc_status sc_pool_free(sc_pool *pool, const sc_slot *slots, uint32_t count);
 /** Changes the owner tag. SC_ERR_STALE, SC_ERR_INVALID, SC_ERR_BUSY (a cache uses the pool). */
 SC_API sc_status sc_pool_set_owner(sc_pool *pool, sc_slot slot, sc_owner owner);
+/** The handle of the slot with this id, as it is allocated now: from an id of a block or a lease to
+ * something that tells when the slot has become another's. SC_ERR_STALE (free, null, beyond the
+ * pool), SC_ERR_INVALID. Threads: any. */
+SC_API sc_status sc_pool_slot(const sc_pool *pool, uint32_t id, sc_slot *slot_out);
 /** SC_OK if the handle names an allocated slot (owner in `*owner_out` if not NULL), else
  * SC_ERR_STALE. */
 SC_API sc_status sc_pool_check(const sc_pool *pool, sc_slot slot, sc_owner *owner_out);

@@ -40,7 +40,10 @@ extern "C" {
     X(SC_ERR_CORRUPT, -12, "bytes failed their check")                                             \
     X(SC_ERR_IO, -13, "the operating system reported an I/O error")                                \
     X(SC_ERR_DEVICE_LOST, -14, "the device failed; it cannot be used again")                       \
-    X(SC_ERR_LOST, -15, "the state of this lease is unknown after an aborted step: release it")
+    X(SC_ERR_LOST, -15, "the state of this lease is unknown after an aborted step: release it")    \
+    X(SC_ERR_AGAIN, -16, "not now: a limit of the service is reached, try again later")            \
+    X(SC_ERR_DENIED, -17, "the service does not let this client do that")                          \
+    X(SC_ERR_CLOSED, -18, "the connection to the service has ended")
 
 typedef enum sc_status {
 #define SC_STATUS_ENUM(name, value, text) name = value,
