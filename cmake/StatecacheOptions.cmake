@@ -5,6 +5,7 @@ set_property(CACHE SC_WITH_CUDA PROPERTY STRINGS AUTO ON OFF)
 option(SC_WITH_JEMALLOC "Link programs (never the library) with jemalloc" ON)
 option(SC_BUILD_TESTS "Build the tests" ON)
 option(SC_BUILD_BENCH "Build and install statecache-bench and statecache-stress" ON)
+option(SC_BUILD_SERVICE "Build statecached and the client library" ON)
 option(SC_WERROR "Turn warnings into errors" OFF)
 set(SC_SANITIZE "" CACHE STRING
     "Sanitizers: empty, address (with undefined), thread, or fuzzer (clang: address and libFuzzer)")

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""symbols.py ROOT LIBRARY ARCHIVE NM: four views of the public functions agree.
+"""symbols.py ROOT LIBRARY ARCHIVE NM [MARK MAP]: four views of the public functions agree.
 
-  declared   SC_API in api/include/statecache/*.h
-  mapped     the global list of api/libstatecache.map
+  declared   SC_API (MARK) in api/include/statecache/*.h
+  mapped     the global list of api/libstatecache.map (MAP)
   exported   dynamic symbols that LIBRARY defines
   archived   global symbols of ARCHIVE, the static library, which shares the program's name space
 
@@ -22,10 +22,10 @@ BAD_NAME = re.compile(r"refuse|reject|bad_|null|unknown|invalid|stale|overflow")
 MACRO = re.compile(r"^#define (\w+)\(((?:.*\\\n)*.*)", re.M)
 
 
-def declared_symbols(tree):
+def declared_symbols(tree, mark="SC_API"):
     """{name: (returns sc_status, takes arguments)} of the public headers."""
     found = {}
-    pattern = re.compile(r"\bSC_API\s+([^;(]*?)\b(sc_\w+)\s*(?:\(([^;]*)\))?\s*;", re.S)
+    pattern = re.compile(r"\b" + mark + r"\s+([^;(]*?)\b(sc_\w+)\s*(?:\(([^;]*)\))?\s*;", re.S)
     for path, text in tree.files.items():
         if path.startswith("api/include/statecache/") and path.endswith(".h"):
             for result, name, arguments in pattern.findall(rules.strip_c(text)):
@@ -34,8 +34,8 @@ def declared_symbols(tree):
     return found
 
 
-def mapped_symbols(tree):
-    text = rules.strip_c(tree.files["api/libstatecache.map"])
+def mapped_symbols(tree, name="api/libstatecache.map"):
+    text = rules.strip_c(tree.files[name])
     section = re.search(r"global:(.*?)local:", text, re.S)
     return set(re.findall(r"(\w+)\s*;", section.group(1))) if section else set()
 
@@ -127,12 +127,13 @@ def selftest():
 
 
 def main():
-    root, library, archive, nm = sys.argv[1:]
+    root, library, archive, nm = sys.argv[1:5]
+    mark, name = sys.argv[5:] or ("SC_API", "api/libstatecache.map")
     tree = rules.Tree.read(root)
-    declared = declared_symbols(tree)
+    declared = declared_symbols(tree, mark)
     if not declared:
         sys.exit("no public function is declared under " + root)
-    bad = selftest() + list(problems(declared, mapped_symbols(tree),
+    bad = selftest() + list(problems(declared, mapped_symbols(tree, name),
                                      exported_symbols(library, nm), archived_symbols(archive, nm),
                                      refused_symbols(tree)))
     for problem in bad:

@@ -1,0 +1,13 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The sockets that clients connect to. */
+#ifndef SC_DAEMON_LISTEN_H
+#define SC_DAEMON_LISTEN_H
+
+#include "server.h"
+
+/* False: it was logged, and nothing listens. */
+bool sd_listen_open(struct sd_server *server);
+/* Takes the socket's file away, too. */
+void sd_listen_close(struct sd_server *server);
+
+#endif

@@ -1,0 +1,156 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/** A client of statecached: states that the processes of a machine share.
+ *
+ *   open -> look-up -> acquire (the state's bytes, mapped) -> release
+ *                  \-> write_begin (memory to fill) -> write_commit -> others can acquire it
+ *
+ * Over a Unix socket states are not copied: what acquire gives is the memory of the service's
+ * sealed file, read-only; what write_begin gives becomes that file. Over TCP the library copies
+ * both ways. docs/reference/protocol.md is the wire below.
+ *
+ * These calls are in the library statecache_client, which needs neither libstatecache nor its
+ * dependencies. They block until the service has answered, or `timeout_ms` has passed; after a
+ * time-out, as after any SC_ERR_CLOSED, the connection cannot be used again: close it and open
+ * another. What a client held when its connection ended is given back by the service.
+ *
+ * Threads: one client may be used by several threads; its calls are carried out one after the
+ * other. Who wants calls at the same time opens several clients. sc_client_last_error is per
+ * thread. Batches are one round trip.
+ *
+ * Errors that the service reports arrive as the same statuses with the service's text.
+ * SC_ERR_AGAIN and SC_ERR_NO_SLOT mean "not now". */
+#ifndef STATECACHE_CLIENT_H
+#define STATECACHE_CLIENT_H
+
+#include "statecache/cache.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/** Functions of the library statecache_client. */
+#define SC_CLIENT_API __attribute__((visibility("default")))
+
+typedef struct sc_client sc_client;
+
+typedef struct sc_client_options {
+    size_t struct_size;
+    /* "unix:PATH", "PATH" with a slash in it, or "tcp:HOST:PORT" (numbers) */
+    const char *address;
+    const char *token;         /* NULL: none; needed over TCP */
+    const char *tenant;        /* NULL: none; whose keys these are, unless a key says otherwise */
+    const sc_fingerprint *fingerprint; /* NULL: any; else the model must have it */
+    uint32_t timeout_ms;       /* of each call; 0: 30,000 */
+} sc_client_options;
+#define SC_CLIENT_OPTIONS_INIT {sizeof(sc_client_options), NULL, NULL, NULL, NULL, 0}
+
+/** Details of the last failure of a call of this library on the calling thread. Never NULL. */
+SC_CLIENT_API const sc_error_info *sc_client_last_error(void);
+
+/** Connects and says hello. SC_ERR_INVALID, SC_ERR_NOT_FOUND (nobody listens there),
+ * SC_ERR_DENIED (user id, token, tenant), SC_ERR_UNSUPPORTED (another protocol), SC_ERR_MISMATCH
+ * (fingerprint), SC_ERR_AGAIN (too many clients), SC_ERR_CLOSED, SC_ERR_NO_MEMORY, SC_ERR_IO. */
+SC_CLIENT_API sc_status sc_client_open(const sc_client_options *options, sc_client **client_out);
+/** Ends the connection; what is still mapped for the caller is unmapped. NULL is allowed. Threads:
+ * no other call on it is under way. */
+SC_CLIENT_API void sc_client_close(sc_client *client);
+
+/** What hello said. */
+typedef struct sc_client_info {
+    size_t struct_size;        /* in */
+    char server[32];           /* version of the service */
+    char model[64];
+    sc_fingerprint fingerprint;
+    uint64_t state_bytes;      /* dense */
+    uint64_t file_bytes;       /* of a state as it is mapped, padding included */
+    uint32_t page_tokens, grid;
+    bool files;                /* states come as files: a Unix socket */
+    uint64_t frame_bytes;      /* limits of the service for this client */
+    uint32_t key_tokens, keys, leases, writes;
+} sc_client_info;
+/** Fills `info_out->struct_size` bytes. SC_ERR_INVALID. Never waits. */
+SC_CLIENT_API sc_status sc_client_info_get(const sc_client *client, sc_client_info *info_out);
+
+/** One part of a state and where it lies in its bytes. Frozen. */
+typedef struct sc_client_part {
+    uint32_t layer;
+    sc_part_kind kind;
+    uint32_t index;
+    sc_dtype dtype;
+    uint32_t dim_count;
+    uint32_t dims[SC_DIMS_MAX];
+    uint64_t offset, bytes;
+} sc_client_part;
+/** The parts in the order of the schema. SC_ERR_LIMIT: cap is short; `*count_out` says what is
+ * needed. Other errors as sc_client_lookup. */
+SC_CLIENT_API sc_status sc_client_parts(sc_client *client, sc_client_part *parts_out, uint32_t cap,
+    uint32_t *count_out);
+
+/** A prompt. Frozen. As sc_key, with the adapter in the place of the namespace. */
+typedef struct sc_client_key {
+    const int32_t *tokens;
+    const sc_mark *marks;
+    uint32_t token_count, mark_count;
+    uint32_t len_max;          /* longest prefix to resume; 0: token_count - 1 */
+    uint32_t reserved;         /* 0 */
+    uint64_t adapter_id, adapter_generation;
+    const char *tenant;        /* NULL: that of the client */
+} sc_client_key;
+
+/** As sc_cache_lookup: how much of each key could be resumed. `codec` and `pending_step` of the
+ * answers are 0. SC_ERR_INVALID, SC_ERR_LIMIT (more keys or bytes than the service takes),
+ * SC_ERR_CLOSED, SC_ERR_NO_MEMORY; per item in `status`. */
+SC_CLIENT_API sc_status sc_client_lookup(sc_client *client, const sc_client_key *keys,
+    uint32_t count, sc_answer *answers_out);
+
+/** A state that is held. Frozen. */
+typedef struct sc_client_state {
+    uint64_t lease;            /* 0: nothing is held */
+    uint32_t len;              /* tokens of the state; 0: a miss */
+    sc_reason reason;          /* why not more */
+    const void *data;          /* file_bytes, read-only; NULL: a miss */
+    uint64_t bytes;
+} sc_client_state;
+/** Takes a lease on the longest state of each key and maps it. Waits for lower tiers, until
+ * `deadline_ms` from now (0: no limit); then what is nearer is given. `each_out[i]`: SC_OK, also
+ * for a miss; SC_ERR_AGAIN, SC_ERR_NO_SLOT, SC_ERR_NO_MEMORY, ... : nothing is held.
+ * The bytes do not change until sc_client_release, whatever anybody does. Errors of the call as
+ * sc_client_lookup: nothing is held. */
+SC_CLIENT_API sc_status sc_client_acquire(sc_client *client, const sc_client_key *keys,
+    uint32_t count, uint32_t deadline_ms, sc_client_state *states_out, sc_status *each_out);
+/** Unmaps and gives back what is held, and clears the structs; misses are skipped. SC_ERR_STALE:
+ * one of them was not held; the others are given back all the same. */
+SC_CLIENT_API sc_status sc_client_release(sc_client *client, sc_client_state *states,
+    uint32_t count);
+
+/** A state that is being written. */
+typedef struct sc_client_write {
+    uint64_t write;            /* 0: the service has this state; there is nothing to do */
+    void *data;                /* file_bytes of zeros, to be filled; NULL with write 0 */
+    uint64_t bytes;
+} sc_client_write;
+/** Takes room for the state after all tokens of `key`. SC_ERR_AGAIN, SC_ERR_NO_SLOT, SC_ERR_LIMIT
+ * (the tenant's bytes), SC_ERR_DENIED; else as sc_client_lookup. */
+SC_CLIENT_API sc_status sc_client_write_begin(sc_client *client, const sc_client_key *key,
+    sc_client_write *write_out);
+/** The state is complete: it is unmapped here, sealed, and can be acquired by others when this
+ * returns. `*stored_out` (may be NULL) false: the cache had no use for it. `write` is cleared, also
+ * on error. SC_ERR_STALE, SC_ERR_BUSY (somebody has the file mapped for writing), SC_ERR_CORRUPT,
+ * else as sc_client_lookup. */
+SC_CLIENT_API sc_status sc_client_write_commit(sc_client *client, sc_client_write *write,
+    bool *stored_out);
+/** Gives the room back. `write` is cleared. */
+SC_CLIENT_API sc_status sc_client_write_abort(sc_client *client, sc_client_write *write);
+
+/** Any method by name, for tools: `params` is one map in MessagePack (NULL: none), the result comes
+ * as MessagePack in memory that sc_client_free frees. Methods that pass files are refused
+ * (SC_ERR_UNSUPPORTED). Errors as sc_client_lookup and what the service says. */
+SC_CLIENT_API sc_status sc_client_call(sc_client *client, const char *method, const void *params,
+    size_t params_bytes, void **result_out, size_t *result_bytes_out);
+/** NULL is allowed. */
+SC_CLIENT_API void sc_client_free(void *result);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

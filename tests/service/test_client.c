@@ -1,0 +1,335 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* sc_client_*: with a statecached that this program starts (SC_STATECACHED, given at build). */
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "statecache/client.h"
+#include "support/check_main.h"
+
+static char folder[64], address[96], tcp_address[96];
+static pid_t service;
+
+static void write_file(const char *name, const char *text)
+{
+    char path[128];
+    (void)snprintf(path, sizeof path, "%s/%s", folder, name);
+    FILE *out = fopen(path, "w");
+    ck_assert_ptr_nonnull(out);
+    ck_assert_int_ge(fputs(text, out), 0);
+    ck_assert_int_eq(fclose(out), 0);
+}
+
+/* Waits for the line that says where it listens. */
+static void wait_ready(const char *log)
+{
+    char line[1024];
+    for (int i = 0; i < 2000; i++) {
+        FILE *in = fopen(log, "r");
+        while (in && fgets(line, sizeof line, in)) {
+            char *tcp = strstr(line, " tcp=");
+            if (!strstr(line, "service.ready") || !tcp || !strchr(line, '\n')) continue;
+            (void)snprintf(tcp_address, sizeof tcp_address, "tcp:%.*s",
+                (int)strcspn(tcp + 5, "\n"), tcp + 5);
+            (void)fclose(in);
+            return;
+        }
+        if (in) (void)fclose(in);
+        (void)usleep(10000);
+    }
+    ck_abort_msg("the service did not start");
+}
+
+static void setup(void)
+{
+    char config[512], path[128], log[128];
+    const char *base = getenv("TMPDIR");
+    if (!base || strlen(base) > 40) base = "/tmp";
+    (void)snprintf(folder, sizeof folder, "%s/sc-XXXXXX", base);
+    ck_assert_ptr_nonnull(mkdtemp(folder));
+    (void)snprintf(address, sizeof address, "unix:%s/socket", folder);
+    (void)snprintf(log, sizeof log, "%s/log", folder);
+    (void)snprintf(config, sizeof config,
+        "socket = %s/socket\nlisten = 127.0.0.1:0\ntoken_file = %s/token\nmodel = tiny\n"
+        "group = gdn 16\npart = 0 conv bf16 3x64 gdn\npart = 0 recurrent f32 2x16x16 gdn\n"
+        "slots = 16\npolicy = lru\nclient_writes = 2\n", folder, folder);
+    write_file("conf", config);
+    write_file("token", "correct horse battery\n");
+    (void)snprintf(path, sizeof path, "%s/conf", folder);
+    service = fork();
+    ck_assert_int_ge(service, 0);
+    if (service == 0) {
+        int out = open(log, O_WRONLY | O_CREAT, 0600);
+        (void)dup2(out, 2);
+        (void)execl(SC_STATECACHED, "statecached", "--config", path, (char *)NULL);
+        _exit(127);
+    }
+    wait_ready(log);
+}
+
+static void teardown(void)
+{
+    int status = 0;
+    char path[128];
+    ck_assert_int_eq(kill(service, SIGTERM), 0);
+    ck_assert_int_eq(waitpid(service, &status, 0), service);
+    ck_assert(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    for (int i = 0; i < 3; i++) {
+        (void)snprintf(path, sizeof path, "%s/%s", folder,
+            (const char *[]){"conf", "token", "log"}[i]);
+        (void)unlink(path);
+    }
+    (void)rmdir(folder);
+}
+
+static sc_client *open_client(bool tcp)
+{
+    sc_client_options options = SC_CLIENT_OPTIONS_INIT;
+    sc_client *client = NULL;
+    options.address = tcp ? tcp_address : address;
+    options.token = tcp ? "correct horse battery" : NULL;
+    ck_assert_msg(sc_client_open(&options, &client) == SC_OK, "%s", sc_client_last_error()->text);
+    return client;
+}
+
+static const int32_t tokens[] = {1, 2, 3, 4, 5, 6, 7, 8};
+
+static void write_state(sc_client *client, uint32_t count, uint8_t fill)
+{
+    const sc_client_key key = {.tokens = tokens, .token_count = count};
+    sc_client_write write;
+    bool stored = false;
+    ck_assert_int_eq(sc_client_write_begin(client, &key, &write), SC_OK);
+    ck_assert_uint_eq(write.bytes, 4096);
+    memset(write.data, fill, write.bytes);
+    ck_assert_msg(sc_client_write_commit(client, &write, &stored) == SC_OK, "%s",
+        sc_client_last_error()->text);
+    ck_assert(stored && write.write == 0 && write.data == NULL);
+}
+
+/* What one has written the other maps, bit for bit, and again after the writer has gone. */
+static void share(bool writer_tcp, bool reader_tcp)
+{
+    sc_client *writer = open_client(writer_tcp), *reader = open_client(reader_tcp);
+    const sc_client_key keys[2] = {{.tokens = tokens, .token_count = 8},
+        {.tokens = tokens + 1, .token_count = 7}};
+    sc_client_state states[2];
+    sc_status each[2];
+    sc_answer answers[2];
+    write_state(writer, 5, 0x5a);
+    sc_client_close(writer);
+    ck_assert_int_eq(sc_client_lookup(reader, keys, 2, answers), SC_OK);
+    ck_assert(answers[0].state_len[SC_TIER_DEVICE] == 5 && answers[0].status == SC_OK);
+    ck_assert(answers[1].state_len[SC_TIER_DEVICE] == 0);
+    ck_assert_int_eq(answers[1].reason, SC_REASON_NO_PREFIX);
+    ck_assert_int_eq(sc_client_acquire(reader, keys, 2, 0, states, each), SC_OK);
+    ck_assert(each[0] == SC_OK && states[0].len == 5 && states[0].bytes == 4096);
+    ck_assert(each[1] == SC_OK && states[1].len == 0 && !states[1].data && states[1].lease == 0);
+    for (uint64_t i = 0; i < states[0].bytes; i++) {
+        ck_assert_uint_eq(((const uint8_t *)states[0].data)[i], 0x5a);
+    }
+    ck_assert_int_eq(sc_client_release(reader, states, 2), SC_OK);
+    ck_assert(states[0].lease == 0 && !states[0].data);
+    sc_client_close(reader);
+}
+
+START_TEST(share__by_files)
+{
+    share(false, false);
+}
+END_TEST
+
+START_TEST(share__by_bytes)
+{
+    share(true, true);
+}
+END_TEST
+
+START_TEST(share__written_by_bytes_and_read_by_file)
+{
+    share(true, false);
+}
+END_TEST
+
+START_TEST(info__says_what_hello_and_schema_said)
+{
+    sc_client *client = open_client(false);
+    sc_client_info info = {.struct_size = sizeof info};
+    sc_client_part parts[2];
+    uint32_t count = 0;
+    ck_assert_int_eq(sc_client_info_get(client, &info), SC_OK);
+    ck_assert(info.files && info.file_bytes == 4096 && info.state_bytes == 2432);
+    ck_assert_str_eq(info.model, "tiny");
+    ck_assert_int_eq(sc_client_parts(client, NULL, 0, &count), SC_ERR_LIMIT);
+    ck_assert_uint_eq(count, 2);
+    ck_assert_int_eq(sc_client_parts(client, parts, 2, &count), SC_OK);
+    ck_assert(parts[1].kind == SC_PART_RECURRENT && parts[1].dims[2] == 16);
+    ck_assert_uint_eq(parts[1].offset, 512);
+    sc_client_close(client);
+}
+END_TEST
+
+START_TEST(errors__of_the_service_arrive_with_their_text)
+{
+    sc_client *client = open_client(false);
+    const sc_client_key key = {.tokens = tokens, .token_count = 8, .tenant = ""};
+    sc_client_key many = key;
+    sc_client_write writes[3];
+    many.token_count = 1;
+    for (int i = 0; i < 2; i++) {
+        many.token_count = (uint32_t)i + 1;
+        ck_assert_int_eq(sc_client_write_begin(client, &many, &writes[i]), SC_OK);
+    }
+    many.token_count = 3;
+    ck_assert_int_eq(sc_client_write_begin(client, &many, &writes[2]), SC_ERR_AGAIN);
+    ck_assert_ptr_nonnull(strstr(sc_client_last_error()->text, "client_writes"));
+    ck_assert_int_eq(sc_client_write_abort(client, &writes[0]), SC_OK);
+    ck_assert_int_eq(sc_client_write_abort(client, &writes[0]), SC_ERR_STALE);
+    ck_assert_int_eq(sc_client_write_commit(client, &writes[1], NULL), SC_OK);
+    /* It is there: nothing to write. */
+    many.token_count = 2;
+    ck_assert_int_eq(sc_client_write_begin(client, &many, &writes[1]), SC_OK);
+    ck_assert(writes[1].write == 0 && !writes[1].data);
+    sc_client_close(client);
+}
+END_TEST
+
+START_TEST(call__any_method_by_name)
+{
+    sc_client *client = open_client(false);
+    void *result = NULL;
+    size_t bytes = 0;
+    ck_assert_int_eq(sc_client_call(client, "status", NULL, 0, &result, &bytes), SC_OK);
+    ck_assert(bytes > 100 && *(uint8_t *)result == 0x89); /* a map of nine */
+    sc_client_free(result);
+    ck_assert_int_eq(sc_client_call(client, "nothing", NULL, 0, &result, &bytes),
+        SC_ERR_NOT_FOUND);
+    sc_client_close(client);
+}
+END_TEST
+
+START_TEST(closed__a_service_that_ended_is_said_for_ever)
+{
+    sc_client *client = open_client(false);
+    const sc_client_key key = {.tokens = tokens, .token_count = 8};
+    sc_answer answer;
+    teardown();
+    ck_assert_int_eq(sc_client_lookup(client, &key, 1, &answer), SC_ERR_CLOSED);
+    ck_assert_int_eq(sc_client_lookup(client, &key, 1, &answer), SC_ERR_CLOSED);
+    sc_client_close(client);
+    setup();
+}
+END_TEST
+
+START_TEST(open__refuses_bad_options)
+{
+    sc_client_options options = SC_CLIENT_OPTIONS_INIT;
+    sc_client *client = NULL;
+    const sc_fingerprint other = {{1}};
+    ck_assert_int_eq(sc_client_open(NULL, &client), SC_ERR_INVALID);
+    ck_assert_int_eq(sc_client_open(&options, &client), SC_ERR_INVALID);
+    options.address = address;
+    ck_assert_int_eq(sc_client_open(&options, NULL), SC_ERR_INVALID);
+    options.struct_size = 3;
+    ck_assert_int_eq(sc_client_open(&options, &client), SC_ERR_INVALID);
+    options.struct_size = sizeof options;
+    options.address = "http://x";
+    ck_assert_int_eq(sc_client_open(&options, &client), SC_ERR_NOT_FOUND);
+    options.address = "nothing";
+    ck_assert_int_eq(sc_client_open(&options, &client), SC_ERR_INVALID);
+    options.address = "tcp:localhost:x";
+    ck_assert_int_eq(sc_client_open(&options, &client), SC_ERR_INVALID);
+    options.address = "unix:/nowhere/at/all";
+    ck_assert_int_eq(sc_client_open(&options, &client), SC_ERR_NOT_FOUND);
+    options.address = tcp_address;
+    ck_assert_int_eq(sc_client_open(&options, &client), SC_ERR_DENIED);
+    options.token = "the wrong token, all of it";
+    ck_assert_int_eq(sc_client_open(&options, &client), SC_ERR_DENIED);
+    options.token = NULL;
+    options.address = address;
+    options.fingerprint = &other;
+    ck_assert_int_eq(sc_client_open(&options, &client), SC_ERR_MISMATCH);
+    options.fingerprint = NULL;
+    options.tenant = "a name that is much longer than the sixty-three bytes that a name may have";
+    ck_assert_int_eq(sc_client_open(&options, &client), SC_ERR_INVALID);
+    ck_assert_ptr_null(client);
+    sc_client_close(NULL);
+    sc_client_free(NULL);
+}
+END_TEST
+
+#define invalid(call) ck_assert_int_eq((call), SC_ERR_INVALID)
+
+START_TEST(calls__refuse_null_and_empty)
+{
+    sc_client *client = open_client(false);
+    const sc_client_key key = {.tokens = tokens, .token_count = 8}, empty = {.tokens = tokens},
+        reserved = {.tokens = tokens, .token_count = 1, .reserved = 1},
+        marks = {.tokens = tokens, .token_count = 1, .mark_count = 1};
+    sc_client_info info = {.struct_size = 1000000};
+    sc_client_write write = {.write = 7};
+    sc_client_state state = {.lease = 7};
+    sc_client_part part;
+    sc_answer answer;
+    sc_status each;
+    uint32_t count;
+    void *result;
+    size_t bytes;
+    invalid(sc_client_info_get(client, &info));
+    invalid(sc_client_info_get(NULL, &info));
+    invalid(sc_client_info_get(client, NULL));
+    invalid(sc_client_parts(client, NULL, 1, &count));
+    invalid(sc_client_parts(client, &part, 1, NULL));
+    invalid(sc_client_lookup(NULL, &key, 1, &answer));
+    invalid(sc_client_lookup(client, NULL, 1, &answer));
+    invalid(sc_client_lookup(client, &key, 0, &answer));
+    invalid(sc_client_lookup(client, &empty, 1, &answer));
+    invalid(sc_client_lookup(client, &reserved, 1, &answer));
+    invalid(sc_client_lookup(client, &marks, 1, &answer));
+    invalid(sc_client_acquire(client, &key, 1, 0, NULL, &each));
+    invalid(sc_client_acquire(client, &key, 1, 0, &state, NULL));
+    invalid(sc_client_acquire(client, &empty, 1, 0, &state, &each));
+    invalid(sc_client_release(NULL, &state, 1));
+    invalid(sc_client_release(client, NULL, 1));
+    state.lease = 7;
+    ck_assert_int_eq(sc_client_release(client, &state, 1), SC_ERR_STALE);
+    invalid(sc_client_write_begin(client, &key, NULL));
+    invalid(sc_client_write_begin(client, NULL, &write));
+    write.write = 7;
+    ck_assert_int_eq(sc_client_write_commit(client, &write, NULL), SC_ERR_STALE);
+    invalid(sc_client_write_commit(client, NULL, NULL));
+    invalid(sc_client_write_abort(NULL, &write));
+    invalid(sc_client_call(client, NULL, NULL, 0, &result, &bytes));
+    invalid(sc_client_call(client, "echo", "\xc1", 1, &result, &bytes));
+    invalid(sc_client_call(client, "echo", NULL, 1, &result, &bytes));
+    ck_assert_int_eq(sc_client_call(client, "acquire", NULL, 0, &result, &bytes),
+        SC_ERR_UNSUPPORTED);
+    ck_assert_int_eq(sc_client_lookup(client, &key, 1, &answer), SC_OK); /* it still works */
+    sc_client_close(client);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("client");
+    TCase *tcase = tcase_create("client");
+    tcase_set_timeout(tcase, 60);
+    tcase_add_checked_fixture(tcase, setup, teardown);
+    tcase_add_test(tcase, share__by_files);
+    tcase_add_test(tcase, share__by_bytes);
+    tcase_add_test(tcase, share__written_by_bytes_and_read_by_file);
+    tcase_add_test(tcase, info__says_what_hello_and_schema_said);
+    tcase_add_test(tcase, errors__of_the_service_arrive_with_their_text);
+    tcase_add_test(tcase, call__any_method_by_name);
+    tcase_add_test(tcase, closed__a_service_that_ended_is_said_for_ever);
+    tcase_add_test(tcase, open__refuses_bad_options);
+    tcase_add_test(tcase, calls__refuse_null_and_empty);
+    suite_add_tcase(suite, tcase);
+    return check_main(suite);
+}
