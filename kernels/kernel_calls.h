@@ -26,6 +26,10 @@ sc_status sc_kernel_delta_verify_check(const sc_backend *backend,
     const sc_k_delta_verify_params *params, const struct sc_kernel_row **row_out);
 sc_status sc_kernel_delta_commit_check(const sc_backend *backend,
     const sc_k_delta_commit_params *params, const struct sc_kernel_row **row_out);
+sc_status sc_kernel_ssm_check(const sc_backend *backend, const sc_k_ssm_params *params,
+    const struct sc_kernel_row **row_out);
+sc_status sc_kernel_ssm_chunk_check(const sc_backend *backend,
+    const sc_k_ssm_chunk_params *params, const struct sc_kernel_row **row_out);
 /* Rows of conv and decode. */
 sc_status sc_kernel_decode_step_check(const sc_backend *backend,
     const sc_k_conv_update_params *conv, const sc_k_decode_packed_params *decode,

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One layer: conv, gates, delta rule, for each of the four forms. A form fills in the parameters of
- * its operations (struct chain), checks them all, then launches them.
+/* One layer: conv, gates, delta rule, for each of the four forms. A form lists the operations that
+ * it is made of with their parameters (struct calls); all are checked, then launched in that order.
+ * Layers of Mamba-2 are in linear_ssm.c.
  *
  *   scratch   | y [tokens][channels] | g fp32 | beta fp32 | the delta rule's own |
  *               conv's output          decode makes its gates inside
@@ -11,6 +12,7 @@
 #include "base/error.h"
 #include "kernel_calls.h"
 #include "kernel_check.h"
+#include "linear/linear_ops.h"
 
 enum { ALIGN = 64, WINDOWS = SC_LINEAR_WINDOWS_MAX };
 
@@ -183,6 +185,8 @@ sc_status sc_linear_scratch(sc_backend *backend, const sc_linear_layer *layer,
     SC_REQUIRE(bytes_out != NULL);
     SC_REQUIRE(form >= SC_LINEAR_DECODE);
     SC_REQUIRE(form <= SC_LINEAR_COMMIT);
+    if (layer != NULL && layer->ssm.heads > 0)
+        return sc_linear_ssm_scratch(backend, layer, batch, form, bytes_out);
     SC_TRY(chain_open(&c, layer, batch));
     SC_TRY(rest_bytes(backend, &c, form, &rest));
     *bytes_out = chain_pieces(&c, form) + rest;
@@ -204,117 +208,125 @@ static sc_status form_open(struct chain *c, sc_backend *backend, const sc_linear
 
 /* ---- forms ---- */
 
+/* All that a form may call; which of it, and in which order, `ops` says. */
+struct calls {
+    struct linear_ops ops;
+    sc_k_conv_update_params update[WINDOWS];
+    sc_k_conv_prefill_params prefill[WINDOWS];
+    sc_k_conv_verify_params verify[WINDOWS];
+    sc_k_conv_commit_params window[WINDOWS];
+    sc_k_gates_params gates;
+    sc_k_decode_packed_params decode;
+    sc_k_delta_params chunk;
+    sc_k_delta_verify_params drafts;
+    sc_k_delta_commit_params commit;
+};
+
+LINEAR_CHECK(conv_update, sc_k_conv_update_params)
+LINEAR_CHECK(conv_prefill, sc_k_conv_prefill_params)
+LINEAR_CHECK(conv_verify, sc_k_conv_verify_params)
+LINEAR_CHECK(conv_commit, sc_k_conv_commit_params)
+LINEAR_CHECK(gates, sc_k_gates_params)
+LINEAR_CHECK(decode_packed, sc_k_decode_packed_params)
+LINEAR_CHECK(delta_chunk, sc_k_delta_params)
+LINEAR_CHECK(delta_verify, sc_k_delta_verify_params)
+LINEAR_CHECK(delta_commit, sc_k_delta_commit_params)
+
+static void fill_decode(struct calls *m, const struct chain *c)
+{
+    for (uint32_t i = 0; i < c->batch->window_count; i++) {
+        m->update[i] = update_params(c, i);
+        linear_add(&m->ops, check_conv_update, &m->update[i], true);
+    }
+    m->decode = decode_params(c);
+    linear_add(&m->ops, check_decode_packed, &m->decode, true);
+}
+
+static void fill_extend(struct calls *m, const struct chain *c)
+{
+    for (uint32_t i = 0; i < c->batch->window_count; i++) {
+        m->prefill[i] = conv_params(c, i);
+        linear_add(&m->ops, check_conv_prefill, &m->prefill[i], true);
+    }
+    m->gates = gates_params(c), m->chunk = delta_params(c);
+    if (c->batch->token_count > 0) linear_add(&m->ops, check_gates, &m->gates, true);
+    linear_add(&m->ops, check_delta_chunk, &m->chunk, true);
+}
+
+static void fill_verify(struct calls *m, const struct chain *c)
+{
+    for (uint32_t i = 0; i < c->batch->window_count; i++) {
+        m->verify[i] = conv_verify_params(c, i, true);
+        linear_add(&m->ops, check_conv_verify, &m->verify[i], true);
+    }
+    m->gates = gates_params(c), m->drafts = verify_params(c);
+    if (c->batch->token_count > 0) linear_add(&m->ops, check_gates, &m->gates, true);
+    linear_add(&m->ops, check_delta_verify, &m->drafts, true);
+}
+
+/* With stored nodes nothing is replayed: k, v and gates are checked, not made once more. */
+static void fill_commit(struct calls *m, const struct chain *c)
+{
+    const sc_linear_batch *b = c->batch;
+    bool replays = b->token_count > 0 && b->states.base == 0;
+    for (uint32_t i = 0; i < b->window_count; i++) {
+        m->verify[i] = conv_verify_params(c, i, false);
+        linear_add(&m->ops, check_conv_verify, &m->verify[i], replays);
+    }
+    m->gates = gates_params(c);
+    if (b->token_count > 0) linear_add(&m->ops, check_gates, &m->gates, replays);
+    m->commit = (sc_k_delta_commit_params){.tokens = delta_params(c), .parent = b->parent,
+        .node = b->node, .states = b->states};
+    linear_add(&m->ops, check_delta_commit, &m->commit, true);
+    for (uint32_t i = 0; i < b->window_count; i++) {
+        m->window[i] = (sc_k_conv_commit_params){.tokens = conv_params(c, i),
+            .parent = b->parent, .node = b->node, .windows = b->windows[i]};
+        linear_add(&m->ops, check_conv_commit, &m->window[i], true);
+    }
+}
+
+static void (*const fills[])(struct calls *, const struct chain *) = {
+    [SC_LINEAR_DECODE] = fill_decode, [SC_LINEAR_EXTEND] = fill_extend,
+    [SC_LINEAR_VERIFY] = fill_verify, [SC_LINEAR_COMMIT] = fill_commit};
+
+static sc_status run(sc_backend *backend, const sc_linear_layer *layer,
+    const sc_linear_batch *batch, sc_linear_form form, sc_stream *stream)
+{
+    struct chain c;
+    struct calls calls;
+    if (backend == NULL) backend = sc_backend_host();
+    if (layer != NULL && layer->ssm.heads > 0)
+        return sc_linear_ssm_run(backend, layer, batch, form, stream);
+    SC_TRY(form_open(&c, backend, layer, batch, form));
+    if (batch->row_count == 0) return SC_OK;
+    if (form == SC_LINEAR_DECODE) SC_REQUIRE(batch->token_count == batch->row_count);
+    calls.ops.count = 0;
+    fills[form](&calls, &c);
+    if (form == SC_LINEAR_DECODE && batch->window_count == 1)
+        return sc_k_decode_step(backend, &calls.update[0], &calls.decode, stream);
+    return linear_run(backend, &calls.ops, stream);
+}
+
 sc_status sc_linear_decode(sc_backend *backend, const sc_linear_layer *layer,
     const sc_linear_batch *batch, sc_stream *stream)
 {
-    struct chain c;
-    const struct sc_kernel_row *rows[WINDOWS + 1] = {NULL};
-    sc_k_conv_update_params conv[WINDOWS];
-    if (backend == NULL) backend = sc_backend_host();
-    SC_TRY(form_open(&c, backend, layer, batch, SC_LINEAR_DECODE));
-    if (batch->row_count == 0) return SC_OK;
-    SC_REQUIRE(batch->token_count == batch->row_count);
-    sc_k_decode_packed_params decode = decode_params(&c);
-    for (uint32_t i = 0; i < batch->window_count; i++) conv[i] = update_params(&c, i);
-    if (batch->window_count == 1) return sc_k_decode_step(backend, &conv[0], &decode, stream);
-    for (uint32_t i = 0; i < batch->window_count; i++)
-        SC_TRY(sc_kernel_conv_update_check(backend, &conv[i], &rows[i]));
-    SC_TRY(sc_kernel_decode_packed_check(backend, &decode, &rows[WINDOWS]));
-    for (uint32_t i = 0; i < batch->window_count; i++)
-        SC_TRY(rows[i]->launch(&conv[i], stream));
-    return rows[WINDOWS]->launch(&decode, stream);
+    return run(backend, layer, batch, SC_LINEAR_DECODE, stream);
 }
 
 sc_status sc_linear_extend(sc_backend *backend, const sc_linear_layer *layer,
     const sc_linear_batch *batch, sc_stream *stream)
 {
-    struct chain c;
-    const struct sc_kernel_row *rows[WINDOWS + 2] = {NULL};
-    sc_k_conv_prefill_params conv[WINDOWS];
-    if (backend == NULL) backend = sc_backend_host();
-    SC_TRY(form_open(&c, backend, layer, batch, SC_LINEAR_EXTEND));
-    if (batch->row_count == 0) return SC_OK;
-    sc_k_gates_params gates = gates_params(&c);
-    sc_k_delta_params delta = delta_params(&c);
-    for (uint32_t i = 0; i < batch->window_count; i++) {
-        conv[i] = conv_params(&c, i);
-        SC_TRY(sc_kernel_conv_prefill_check(backend, &conv[i], &rows[i]));
-    }
-    SC_TRY(sc_kernel_delta_chunk_check(backend, &delta, &rows[WINDOWS + 1]));
-    if (batch->token_count > 0)
-        SC_TRY(sc_kernel_gates_check(backend, &gates, &rows[WINDOWS]));
-    for (uint32_t i = 0; i < batch->window_count; i++)
-        SC_TRY(rows[i]->launch(&conv[i], stream));
-    if (batch->token_count > 0) SC_TRY(rows[WINDOWS]->launch(&gates, stream));
-    return rows[WINDOWS + 1]->launch(&delta, stream);
+    return run(backend, layer, batch, SC_LINEAR_EXTEND, stream);
 }
 
 sc_status sc_linear_verify(sc_backend *backend, const sc_linear_layer *layer,
     const sc_linear_batch *batch, sc_stream *stream)
 {
-    struct chain c;
-    const struct sc_kernel_row *rows[WINDOWS + 2] = {NULL};
-    sc_k_conv_verify_params conv[WINDOWS];
-    if (backend == NULL) backend = sc_backend_host();
-    SC_TRY(form_open(&c, backend, layer, batch, SC_LINEAR_VERIFY));
-    if (batch->row_count == 0) return SC_OK;
-    sc_k_gates_params gates = gates_params(&c);
-    sc_k_delta_verify_params delta = verify_params(&c);
-    for (uint32_t i = 0; i < batch->window_count; i++) {
-        conv[i] = conv_verify_params(&c, i, true);
-        SC_TRY(sc_kernel_conv_verify_check(backend, &conv[i], &rows[i]));
-    }
-    SC_TRY(sc_kernel_delta_verify_check(backend, &delta, &rows[WINDOWS + 1]));
-    if (batch->token_count > 0)
-        SC_TRY(sc_kernel_gates_check(backend, &gates, &rows[WINDOWS]));
-    for (uint32_t i = 0; i < batch->window_count; i++)
-        SC_TRY(rows[i]->launch(&conv[i], stream));
-    if (batch->token_count > 0) SC_TRY(rows[WINDOWS]->launch(&gates, stream));
-    return rows[WINDOWS + 1]->launch(&delta, stream);
-}
-
-/* Everything that a commit launches, in its order. */
-struct commit {
-    sc_k_conv_verify_params conv[WINDOWS]; /* y once more */
-    sc_k_gates_params gates;
-    sc_k_delta_commit_params delta;
-    sc_k_conv_commit_params window[WINDOWS];
-    const struct sc_kernel_row *conv_row[WINDOWS], *window_row[WINDOWS], *gates_row, *delta_row;
-};
-
-static sc_status commit_check(struct commit *m, const struct chain *c, const sc_backend *backend)
-{
-    const sc_linear_batch *b = c->batch;
-    m->gates = gates_params(c);
-    m->delta = (sc_k_delta_commit_params){.tokens = delta_params(c), .parent = b->parent,
-        .node = b->node, .states = b->states};
-    for (uint32_t i = 0; i < b->window_count; i++) {
-        m->conv[i] = conv_verify_params(c, i, false);
-        m->window[i] = (sc_k_conv_commit_params){.tokens = conv_params(c, i),
-            .parent = b->parent, .node = b->node, .windows = b->windows[i]};
-        SC_TRY(sc_kernel_conv_verify_check(backend, &m->conv[i], &m->conv_row[i]));
-        SC_TRY(sc_kernel_conv_commit_check(backend, &m->window[i], &m->window_row[i]));
-    }
-    SC_TRY(sc_kernel_delta_commit_check(backend, &m->delta, &m->delta_row));
-    if (b->token_count == 0) return SC_OK;
-    return sc_kernel_gates_check(backend, &m->gates, &m->gates_row);
+    return run(backend, layer, batch, SC_LINEAR_VERIFY, stream);
 }
 
 sc_status sc_linear_commit(sc_backend *backend, const sc_linear_layer *layer,
     const sc_linear_batch *batch, sc_stream *stream)
 {
-    struct chain c;
-    struct commit m;
-    if (backend == NULL) backend = sc_backend_host();
-    SC_TRY(form_open(&c, backend, layer, batch, SC_LINEAR_COMMIT));
-    if (batch->row_count == 0) return SC_OK;
-    SC_TRY(commit_check(&m, &c, backend));
-    bool replays = batch->token_count > 0 && batch->states.base == 0;
-    for (uint32_t i = 0; replays && i < batch->window_count; i++)
-        SC_TRY(m.conv_row[i]->launch(&m.conv[i], stream));
-    if (replays) SC_TRY(m.gates_row->launch(&m.gates, stream));
-    SC_TRY(m.delta_row->launch(&m.delta, stream));
-    for (uint32_t i = 0; i < batch->window_count; i++)
-        SC_TRY(m.window_row[i]->launch(&m.window[i], stream));
-    return SC_OK;
+    return run(backend, layer, batch, SC_LINEAR_COMMIT, stream);
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Launcher of the selective state space: checks, then the kernel table. */
 #include "base/error.h"
+#include "kernel_calls.h"
 #include "kernel_check.h"
 #include "kernel_dispatch.h"
 #include "ssm/scan.h"
@@ -33,8 +34,8 @@ sc_status sc_ssm_check_tensors(const sc_k_ssm_params *p, uint32_t token_count)
         {"z", p->z, p->z_stride, wide}, {"y", p->y, p->y_stride, wide}};
     for (uint32_t i = 0; i < sizeof all / sizeof all[0]; i++) {
         SC_TRY(sc_kernel_check_stride(all[i].name, all[i].stride, all[i].dense));
-        if (all[i].ptr == p->z && p->z == 0) continue;
-        if (token_count > 0)
+        bool left_out = all[i].ptr == 0 && all[i].name[0] == 'z'; /* the gate alone may be */
+        if (token_count > 0 && !left_out)
             SC_TRY(sc_kernel_check_tensor(all[i].name, all[i].ptr, p->dtype));
     }
     if (token_count > 0 && (p->y == p->b || p->y == p->c || p->y == p->dt || p->y == p->x))
@@ -79,11 +80,17 @@ static sc_status check(const sc_backend *backend, sc_k_op op, const sc_k_ssm_par
     return SC_OK;
 }
 
+sc_status sc_kernel_ssm_check(const sc_backend *backend, const sc_k_ssm_params *params,
+    const struct sc_kernel_row **row_out)
+{
+    return check(backend, SC_K_OP_SSM, params, 1, row_out);
+}
+
 sc_status sc_k_ssm(sc_backend *backend, const sc_k_ssm_params *params, sc_stream *stream)
 {
     const struct sc_kernel_row *row = NULL;
     SC_REQUIRE(params != NULL);
-    SC_TRY(check(backend != NULL ? backend : sc_backend_host(), SC_K_OP_SSM, params, 1, &row));
+    SC_TRY(sc_kernel_ssm_check(backend != NULL ? backend : sc_backend_host(), params, &row));
     return params->row_count > 0 ? row->launch(params, stream) : SC_OK;
 }
 
@@ -104,16 +111,21 @@ sc_status sc_k_ssm_chunk_scratch(sc_backend *backend, const sc_k_ssm_chunk_param
     return SC_OK;
 }
 
+sc_status sc_kernel_ssm_chunk_check(const sc_backend *backend,
+    const sc_k_ssm_chunk_params *params, const struct sc_kernel_row **row_out)
+{
+    uint64_t need_bytes = 0;
+    SC_TRY(sc_k_ssm_chunk_scratch(NULL, params, &need_bytes));
+    SC_TRY(check(backend, SC_K_OP_SSM_CHUNK, &params->tokens, params->chunk, row_out));
+    if (params->tokens.row_count == 0) return SC_OK;
+    return sc_kernel_check_scratch(params->scratch, params->scratch_bytes, need_bytes);
+}
+
 sc_status sc_k_ssm_chunk(sc_backend *backend, const sc_k_ssm_chunk_params *params,
     sc_stream *stream)
 {
     const struct sc_kernel_row *row = NULL;
-    uint64_t need_bytes = 0;
-    if (backend == NULL) backend = sc_backend_host();
     SC_REQUIRE(params != NULL);
-    SC_TRY(sc_k_ssm_chunk_scratch(backend, params, &need_bytes));
-    SC_TRY(check(backend, SC_K_OP_SSM_CHUNK, &params->tokens, params->chunk, &row));
-    if (params->tokens.row_count == 0) return SC_OK;
-    SC_TRY(sc_kernel_check_scratch(params->scratch, params->scratch_bytes, need_bytes));
-    return row->launch(params, stream);
+    SC_TRY(sc_kernel_ssm_chunk_check(backend != NULL ? backend : sc_backend_host(), params, &row));
+    return params->tokens.row_count > 0 ? row->launch(params, stream) : SC_OK;
 }

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 foreach(name backend delta delta_bits decode conv small step rows draft ssm project move linear
         stage choice args replay replay_args ranks sweep sweep_parts
-        sweep_layers sweep_bits)
+        sweep_layers sweep_bits linear_ssm)
     if(EXISTS ${CMAKE_CURRENT_LIST_DIR}/test_kernels_${name}.c)
         sc_test(NAME test_kernels_${name} LABELS unit LAYERS base kernels
             SOURCES test_kernels_${name}.c)

@@ -291,6 +291,14 @@ START_TEST(ssm__bad_arguments)
     INVALID(source, SLOTS);
     INVALID(dest, SLOTS);
     INVALID(start[1], (int32_t)s.tokens + 1);
+    for (int gated = 1; gated >= 0; gated--) { /* z alone may be left out */
+        if (!gated) s.p.z = 0;
+        INVALID(s.p.x, 0);
+        INVALID(s.p.dt, 0);
+        INVALID(s.p.b, 0);
+        INVALID(s.p.c, 0);
+        INVALID(s.p.y, 0);
+    }
     REFUSED(SC_ERR_UNSUPPORTED, s.p.dtype, SC_DTYPE_F16);
     REFUSED(SC_ERR_UNSUPPORTED, s.p.state.dtype, SC_DTYPE_U8);
     ck_assert_int_eq(sc_k_ssm(NULL, NULL, NULL), SC_ERR_INVALID);

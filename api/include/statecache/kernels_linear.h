@@ -1,9 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/** One linear-attention layer (GDN, KDA) in one call: from the packed row [q | k | v] before the
+/** One linear layer (GDN, KDA, Mamba-2) in one call: from the packed row [q | k | v] before the
  * conv and the raw gates to the outputs before the gated norm, states and windows included.
  *
  *   x [q|k|v] --conv--> y ---.
  *   a, b      --gates-----> delta rule --> o         windows and states: slots, read and written
+ *
+ *   x [x|B|C] --conv--> y ---.
+ *   a: dt     -------------> state space --> o       Mamba-2: decode and extend; one window
  *
  *   decode    one token in each row (recurrent form)
  *   extend    rows of any length (chunk form), with saves on the grid
@@ -26,7 +29,19 @@ extern "C" {
 
 enum { SC_LINEAR_WINDOWS_MAX = 3 };
 
-/** What a layer is: constant while a model is loaded. */
+/** What a layer of Mamba-2 is beside its conv (kernels_ssm.h); `heads` 0: it is none. */
+typedef struct sc_linear_ssm {
+    sc_devptr a_log;     /* [heads] fp32 */
+    sc_devptr dt_bias;   /* [heads] fp32, or 0 */
+    sc_devptr d;         /* [heads] fp32, or 0 */
+    uint32_t heads;
+    uint32_t groups;
+    uint32_t head_dim;   /* P */
+    uint32_t state_dim;  /* N */
+} sc_linear_ssm;
+
+/** What a layer is: constant while a model is loaded. With `ssm`, `shape` and `gates` are not used,
+ * and channels are heads * head_dim + 2 * groups * state_dim. */
 typedef struct sc_linear_layer {
     sc_k_delta_shape shape;
     sc_devptr conv_weight;   /* [2 * heads * k_dim + v_heads * v_dim, conv_width] */
@@ -35,14 +50,15 @@ typedef struct sc_linear_layer {
     sc_k_act conv_act;
     uint32_t conv_width;
     sc_k_gate_weights gates; /* A_log, dt_bias, gate kind */
-    uint32_t chunk;          /* extend: 16, 32 or 64 */
+    uint32_t chunk;          /* extend: 16, 32 or 64; Mamba-2: a power of two from 16 to 256 */
+    sc_linear_ssm ssm;
 } sc_linear_layer;
 
 /** What one call works on. A form leaves out (0) what it does not use. */
 typedef struct sc_linear_batch {
     sc_devptr x;           /* [token_count, x_stride] before the conv */
-    sc_devptr a;           /* [token_count, a_stride] raw gates, as in sc_k_gates_params */
-    sc_devptr b;           /* [token_count, b_stride] raw strengths */
+    sc_devptr a;           /* [token_count, a_stride] raw gates, as in sc_k_gates_params; or dt */
+    sc_devptr b;           /* [token_count, b_stride] raw strengths; Mamba-2: unused */
     sc_devptr o;           /* out [token_count, o_stride]; commit: unused */
     int64_t x_stride;      /* elements; 0: dense */
     int64_t a_stride;
@@ -89,10 +105,10 @@ SC_API sc_status sc_linear_decode(sc_backend *backend, const sc_linear_layer *la
 /** SC_ERR_INVALID, SC_ERR_UNSUPPORTED. */
 SC_API sc_status sc_linear_extend(sc_backend *backend, const sc_linear_layer *layer,
     const sc_linear_batch *batch, sc_stream *stream);
-/** SC_ERR_INVALID, SC_ERR_UNSUPPORTED. */
+/** SC_ERR_INVALID, SC_ERR_UNSUPPORTED (Mamba-2 layers, too: no kernel verifies drafts there). */
 SC_API sc_status sc_linear_verify(sc_backend *backend, const sc_linear_layer *layer,
     const sc_linear_batch *batch, sc_stream *stream);
-/** SC_ERR_INVALID, SC_ERR_UNSUPPORTED. */
+/** As sc_linear_verify(). */
 SC_API sc_status sc_linear_commit(sc_backend *backend, const sc_linear_layer *layer,
     const sc_linear_batch *batch, sc_stream *stream);
 
