@@ -22,7 +22,9 @@
  *     or a pin that is kept).
  * (2) A hold that is not free has one lease of the cache.
  * (3) busy > 0 while a worker, or the tick, will come back to it: its lease is not released before.
- * (4) A connection is freed when it is closed, its handle too, and no call of it is under way.
+ * (4) An answer may end its connection, and all that it holds: nothing is done to a hold that is
+ *     not busy after its answer.
+ * (5) A connection is freed when it is closed, its handle too, and no call of it is under way.
  *
  * Threads: all of it is the loop's; workers see their own struct sd_work only. */
 #ifndef SC_DAEMON_SERVER_H
@@ -198,7 +200,7 @@ void sd_conn_resume(struct sd_conn *conn);
 void sd_conns_ready(struct sd_server *server);
 /* Those that are late with a hello or a frame are closed. */
 void sd_conns_time(struct sd_server *server, uint64_t now_ms);
-void sd_conn_release(struct sd_conn *conn); /* (4) */
+void sd_conn_release(struct sd_conn *conn); /* (5) */
 
 /* ---- call.c */
 /* Answers one whole message. */

@@ -224,6 +224,7 @@ static void commit_end(struct sd_call *call, struct sd_hold *hold)
     struct sd_server *server = call->server;
     bool stored = false;
     sc_status status = publish(server, hold, &stored);
+    sd_hold_end(server, hold); /* before the answer, which may end the connection and its holds */
     if (status == SC_OK) {
         server->count.written += stored;
         msgpack_packer *packer = sd_reply_begin(call);
@@ -233,7 +234,6 @@ static void commit_end(struct sd_call *call, struct sd_hold *hold)
     } else {
         sd_reply_fault(call);
     }
-    sd_hold_end(server, hold);
 }
 
 static void check_done(struct sd_work *work)
@@ -246,10 +246,10 @@ static void check_done(struct sd_work *work)
     if (check->status == SC_OK && !gone) {
         commit_end(call, hold);
     } else {
+        sd_hold_end(work->server, hold);
+        work->server->count.write_given_up += gone;
         if (check->status != SC_OK) (void)sc_fault_take(&check->fault);
         if (!gone) sd_reply_fault(call);
-        work->server->count.write_given_up += gone;
-        sd_hold_end(work->server, hold);
     }
     sd_call_end(call);
     free(check);

@@ -12,11 +12,10 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 import traceback
 
-from wire import TINY, Client, Refused, Service, pack, tokens
+from wire import TINY, Client, Refused, Service, tokens
 
 PROGRAM = sys.argv[1]
 SCALE = int(os.environ.get("SC_TEST_SCALE", "100"))

@@ -108,7 +108,10 @@ class Client:
 
     def send(self, method, **params):
         self.id += 1
-        self.socket.sendall(pack([0, self.id, method, [params]]))
+        try:
+            self.socket.sendall(pack([0, self.id, method, [params]]))
+        except (BrokenPipeError, ConnectionResetError):
+            pass  # what it said before it closed is still to be read
         return self.id
 
     def receive(self):
