@@ -51,7 +51,8 @@
 
 enum { TIER_FIRST = SC_TIER_HOST, TIER_END = SC_TIER_DISK + 1 };
 enum { TIER_NOT_RANKED = UINT32_MAX };
-enum { SUSPECT_MAX = 2 };
+/* Failed restores until a record is no parent any more, and what one that failed by itself has. */
+enum { SUSPECT_MAX = 2, SUSPECT_SURE = 1 << 30 };
 static_assert((int)SC_TIER_HOST == (int)SC_TIER_TABLE_HOST, "one numbering of tiers");
 static_assert((int)SC_TIER_DISK == (int)SC_TIER_TABLE_DISK, "one numbering of tiers");
 

@@ -80,10 +80,15 @@ static void choice_time(const sc_cache *cache, struct choice *choice)
     choice->ns = ns < 1e18 ? (uint64_t)ns : (uint64_t)1e18;
 }
 
-static bool readable(const struct tier *tier, const struct tier_record *record)
+/* One that was the parent in restores that failed is read for its own sake alone: when that goes
+ * well it is a parent again, and when not it is forgotten. */
+static bool readable(const struct tier *tier, const struct tier_record *record, bool as_parent)
 {
     if (!record->copies) return false;
-    return best_tier(record) != SC_TIER_DISK || sc_tier_on_disk(tier, record, false);
+    if (record->suspect >= (as_parent ? SUSPECT_MAX : SUSPECT_SURE)) return false;
+    if (best_tier(record) != SC_TIER_DISK) return true;
+    const struct tier_record *parent = sc_tier_record(tier, record->parent);
+    return !parent || sc_tier_on_disk(tier, parent, false);
 }
 
 /* False: it cannot be restored, for want of KV. */
@@ -92,7 +97,7 @@ static bool choice_make(const sc_cache *cache, struct tier_record *record,
 {
     const struct tier *tier = cache->tier;
     *choice = (struct choice){.record = record, .pages = page_end(cache, record->token_count)};
-    if (!readable(tier, record)) return false;
+    if (!readable(tier, record, false)) return false;
     choice->chain[choice->chain_count++] = record;
     if (!cache->options.without_kv) {
         uint32_t whole = sc_engine_page_floor(cache, record->token_count);
@@ -103,7 +108,7 @@ static bool choice_make(const sc_cache *cache, struct tier_record *record,
         struct tier_record *at = record;
         while (at->parent_len / cache->page > choice->kv_page) {
             at = sc_tier_record(tier, at->parent);
-            if (!at || !readable(tier, at) || choice->chain_count == CHAIN_MAX) return false;
+            if (!at || !readable(tier, at, true) || choice->chain_count == CHAIN_MAX) return false;
             choice->chain[choice->chain_count++] = at;
         }
     }

@@ -228,7 +228,8 @@ static bool damning(sc_status status)
 }
 
 /* Nothing reads the copies any more. After a failure nobody knows which of them was bad, on which
- * rank: the record itself is forgotten, those behind which it begins when it happens again. */
+ * rank: the record itself is forgotten, and those behind which it begins are suspect: after another
+ * failure they are no parents any more, until they were read by themselves. */
 static void leave_sources(sc_cache *cache, const struct transfer *transfer, sc_status status)
 {
     struct tier *tier = cache->tier;
@@ -237,10 +238,12 @@ static void leave_sources(sc_cache *cache, const struct transfer *transfer, sc_s
         struct tier_record *record = sc_tier_record(tier, transfer->job.sources[i].record);
         record->readers[which]--;
         if (status == SC_OK) record->suspect = 0;
-        if (damning(status)) record->suspect += i == 0 ? SUSPECT_MAX : 1;
+        bool sure = damning(status) && i == 0;
+        if (sure) record->suspect = SUSPECT_SURE;
+        if (damning(status) && i > 0 && record->suspect < SUSPECT_MAX) record->suspect++;
         bool here = record->copies & 1u << which && record->readers[which] == 0;
         bool needed = which == SC_TIER_DISK && record->disk_children > 0;
-        if (record->suspect >= SUSPECT_MAX && here && !needed) {
+        if (sure && here && !needed) {
             record->suspect = 0;
             sc_tier_copy_drop(cache, record, which);
         } else if (record->suspect >= SUSPECT_MAX) {

@@ -279,6 +279,7 @@ void sc_tier_store_end(sc_cache *cache, struct transfer *transfer, sc_status sta
         record->writing = (uint8_t)(record->writing & ~(1u << which));
         record->copies = (uint8_t)(record->copies | 1u << which);
         if (which == SC_TIER_DISK) record->disk_id = transfer->job.disk_id;
+        if (!spilled) record->suspect = 0; /* of copies that are gone */
         cache->stats.tier_stored[which]++;
     } else {
         record->failed++;
