@@ -171,3 +171,20 @@ sc_status sc_store_iter_next(struct sc_store_iter *iter, struct sc_store_edge *e
         if (!gone) return SC_OK;
     }
 }
+
+sc_status sc_store_iter_at(struct sc_store_iter *iter, uint32_t id, struct sc_store_edge *edge_out)
+{
+    MDB_txn *txn = NULL;
+    struct node_view view;
+    uint32_t parent = NONE;
+    SC_REQUIRE(iter != NULL && edge_out != NULL);
+    SC_TRY(store_enter(iter->store));
+    if (id >= iter->id_end || !is_there(iter->store, id, &parent)) {
+        return SC_FAIL(SC_ERR_NOT_FOUND, "there is no record %u", id);
+    }
+    SC_TRY(db_begin_read(iter->store, &txn));
+    sc_status status = db_node(iter->store, txn, id, &view);
+    if (status == SC_OK) status = give(iter, id, &view, edge_out);
+    db_end_read(iter->store, txn);
+    return status;
+}

@@ -87,6 +87,7 @@ static void tiers_free(struct tiers *tiers)
     sc_store_close(tiers->disk);
     sc_mutex_deinit(&tiers->lock);
     struct sc_heap heap = tiers->heap;
+    sc_heap_free(&heap, tiers->agreed, tiers->agreed_count * sizeof *tiers->agreed);
     sc_heap_free(&heap, tiers, sizeof *tiers);
 }
 
@@ -425,45 +426,6 @@ static sc_status tiers_moved(sc_tiers *base, uint64_t move, sc_status status)
     return SC_FAIL(SC_ERR_NOT_FOUND, "move %llu is not on the way", (unsigned long long)move);
 }
 
-static void loaded_fill(const struct sc_store_edge *edge, struct sc_tier_loaded *out)
-{
-    const struct sc_store_info *info = &edge->info;
-    *out = (struct sc_tier_loaded){.disk_id = info->id, .parent_disk_id = info->parent,
-        .has_record = info->has_record, .adapter_id = edge->adapter_id,
-        .adapter_generation = edge->adapter_generation, .parent_len = info->parent_len,
-        .token_count = info->token_count, .tokens = edge->tokens, .marks = edge->marks,
-        .mark_count = edge->mark_count, .history = edge->history,
-        .history_count = info->history_count, .kind = info->kind, .value = info->value,
-        .bytes = info->disk_bytes};
-}
-
-static sc_status tiers_load(sc_tiers *base,
-    sc_status (*fn)(void *ctx, const struct sc_tier_loaded *loaded), void *ctx, uint64_t *day_out,
-    uint64_t *day_bytes_out)
-{
-    struct tiers *tiers = (struct tiers *)(void *)base;
-    struct sc_store_iter *iter = NULL;
-    struct sc_store_edge edge;
-    struct sc_store_stats stats;
-    *day_out = *day_bytes_out = 0;
-    if (!tiers->disk) return SC_OK;
-    SC_TRY(sc_store_stats_get(tiers->disk, &stats));
-    *day_out = stats.day;
-    *day_bytes_out = stats.day_bytes;
-    SC_TRY(sc_store_iter_open(tiers->disk, &iter));
-    sc_status status = SC_OK;
-    while ((status = sc_store_iter_next(iter, &edge)) == SC_OK) {
-        struct sc_tier_loaded loaded;
-        if (memcmp(&edge.fingerprint, &tiers->fingerprint, sizeof edge.fingerprint) != 0) continue;
-        loaded_fill(&edge, &loaded);
-        loaded.has_record &= edge.info.numerics == tiers->numerics;
-        status = fn(ctx, &loaded);
-        if (status != SC_OK) break;
-    }
-    sc_store_iter_close(iter);
-    return status == SC_ERR_NOT_FOUND ? SC_OK : status;
-}
-
 static const struct sc_tier_table table = {
     .bind = tiers_bind,
     .unbind = tiers_unbind,
@@ -472,5 +434,5 @@ static const struct sc_tier_table table = {
     .drop_host = tiers_drop_host,
     .drop_disk = tiers_drop_disk,
     .moved = tiers_moved,
-    .load = tiers_load,
+    .load = sc_tiers_load,
 };

@@ -79,6 +79,9 @@ struct tiers {
     sc_shard shard;
     uint32_t numerics;      /* of the options; with KV also how it is cut into pages */
     sc_tiers_stats stats;
+    bool agreement;         /* the next cache begins with `agreed` alone */
+    sc_stored *agreed;      /* in order */
+    uint32_t agreed_count;
 };
 
 /* tiers_work.c: goes on with a job until it ends (true) or waits for its KV. */
@@ -99,6 +102,10 @@ sc_status sc_tiers_threads_start(struct tiers *tiers);
 void sc_tiers_hand_over(struct tiers *tiers, struct sc_tier_job *job);
 /* Waits until nothing waits for its commit; false: nothing did. For the writer. */
 bool sc_tiers_settle(struct tiers *tiers);
+/* tiers_load.c: the table's */
+sc_status sc_tiers_load(sc_tiers *tiers,
+    sc_status (*fn)(void *ctx, const struct sc_tier_loaded *loaded), void *ctx, uint64_t *day_out,
+    uint64_t *day_bytes_out);
 /* tiers.c: begins a move of KV; false: it was refused (job->status). True: the job is parked. */
 bool sc_tiers_move(struct tiers *tiers, struct sc_tier_job *job, bool write, const int32_t *ids,
     uint32_t count, void *bytes);

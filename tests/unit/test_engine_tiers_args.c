@@ -50,6 +50,48 @@ START_TEST(sc_tiers__refuses_bad_options)
 }
 END_TEST
 
+START_TEST(sc_tiers_agree__refuses_what_is_not_in_order_or_too_late)
+{
+    sc_stored stored[2], swapped[2];
+    uint32_t count = 0;
+    case_open(16, 0, 32, SC_TIER_WRITE_THROUGH);
+    for (uint32_t i = 0; i < 2; i++) (void)tiered_serve(&t, prompt(i), N);
+    ck_assert_int_eq(sc_tiers_agree(t.tiers, NULL, 0), SC_ERR_BUSY); /* a cache uses them */
+    tiered_stop(&t);
+    t.options.folder = t.folder;
+    rig_ok(sc_tiers_create_hooked(&t.options, &t.hooks, &t.tiers));
+    ck_assert_int_eq(sc_tiers_stored(NULL, stored, 2, &count), SC_ERR_INVALID);
+    ck_assert_int_eq(sc_tiers_stored(t.tiers, stored, 2, NULL), SC_ERR_INVALID);
+    ck_assert_int_eq(sc_tiers_stored(t.tiers, NULL, 2, &count), SC_ERR_INVALID);
+    ck_assert_int_eq(sc_tiers_stored(t.tiers, stored, 1, &count), SC_ERR_LIMIT);
+    ck_assert_uint_ge(count, 2);
+    ck_assert_int_eq(sc_tiers_stored(t.tiers, NULL, 0, &count), SC_ERR_LIMIT);
+    sc_stored *all = calloc(count, sizeof *all);
+    ck_assert_ptr_nonnull(all);
+    rig_ok(sc_tiers_stored(t.tiers, all, count, &count));
+    swapped[0] = all[1];
+    swapped[1] = all[0];
+    ck_assert_int_eq(sc_tiers_agree(NULL, all, count), SC_ERR_INVALID);
+    ck_assert_int_eq(sc_tiers_agree(t.tiers, NULL, 1), SC_ERR_INVALID);
+    ck_assert_int_eq(sc_tiers_agree(t.tiers, swapped, 2), SC_ERR_INVALID);
+    swapped[0] = swapped[1];
+    ck_assert_int_eq(sc_tiers_agree(t.tiers, swapped, 2), SC_ERR_INVALID); /* twice the same */
+    for (uint64_t n = 1;; n++) { /* without memory nothing is agreed on */
+        fail_alloc_arm(&t.rig->fa, n);
+        sc_status status = sc_tiers_agree(t.tiers, all, count);
+        bool failed = fail_alloc_disarm(&t.rig->fa);
+        ck_assert_int_eq(status, failed ? SC_ERR_NO_MEMORY : SC_OK);
+        if (!failed) break;
+    }
+    rig_ok(sc_tiers_agree(t.tiers, all, 1)); /* the last word counts */
+    rig_ok(sc_tiers_destroy(t.tiers));
+    free(all);
+    tiered_start(&t, &options);
+    ck_assert_uint_eq(rig_stats(t.rig).tier_loaded, count); /* it was of those tiers alone */
+    tiered_deinit(&t);
+}
+END_TEST
+
 START_TEST(sc_cache_create__refuses_bad_tiers)
 {
     struct rig other;
@@ -202,6 +244,7 @@ static Suite *args_suite(void)
     TCase *tc = tcase_create("args");
     tcase_set_timeout(tc, 240);
     tcase_add_test(tc, sc_tiers__refuses_bad_options);
+    tcase_add_test(tc, sc_tiers_agree__refuses_what_is_not_in_order_or_too_late);
     tcase_add_test(tc, sc_cache_create__refuses_bad_tiers);
     tcase_add_test(tc, sc_cache_apply__refuses_bad_lists);
     tcase_add_test(tc, sc_kv_moved__refuses_unknown_tickets);

@@ -95,6 +95,26 @@ SC_TIERS_API sc_status sc_tiers_create(const sc_tiers_options *options, sc_tiers
  * stays. */
 SC_TIERS_API sc_status sc_tiers_destroy(sc_tiers *tiers);
 
+/** The name of a record on disk: of its key, its history and its form, not of a rank's shard.
+ * Frozen. It means something between processes of one version of the library alone. */
+typedef struct sc_stored { uint64_t name[2]; } sc_stored;
+/** What is in the disk tier, of all models, in the order of the names. `*count_out` is how many,
+ * also with SC_ERR_LIMIT: `cap` is less (what was written has no order then).
+ * Threads: any, not beside a cache that uses the tiers.
+ * Errors:  SC_ERR_INVALID, SC_ERR_LIMIT, SC_ERR_IO, SC_ERR_NO_MEMORY.
+ * Cost:    reads all metadata. */
+SC_TIERS_API sc_status sc_tiers_stored(
+    sc_tiers *tiers, sc_stored *stored_out, uint32_t cap, uint32_t *count_out);
+/** The next cache on these tiers begins with records of `common` alone, and what else is there of
+ * its model goes. For tensor-parallel ranks, whose disks need not have the same after a crash: each
+ * calls sc_tiers_stored, they intersect what they have, and each agrees to the result before
+ * sc_cache_create. Then their caches begin the same, and go on deciding the same. A record whose KV
+ * begins behind one that is not in `common` is left out.
+ * Ownership: `common` is copied. `count` 0: nothing is common.
+ * Errors:  SC_ERR_INVALID (not strictly in the order of sc_tiers_stored), SC_ERR_BUSY (a cache
+ * uses the tiers), SC_ERR_NO_MEMORY. */
+SC_TIERS_API sc_status sc_tiers_agree(sc_tiers *tiers, const sc_stored *common, uint32_t count);
+
 /** What the transfers of this process have done and measured. */
 typedef struct sc_tiers_stats {
     size_t struct_size;            /* in */

@@ -236,6 +236,9 @@ sc_status sc_store_iter_open(struct sc_store *store, struct sc_store_iter **iter
 /* SC_OK; SC_ERR_NOT_FOUND past the end. The arrays are the iterator's until the next call.
  * SC_ERR_IO, SC_ERR_NO_MEMORY: the same may be asked for again. */
 sc_status sc_store_iter_next(struct sc_store_iter *iter, struct sc_store_edge *edge_out);
+/* The edge of this id, whatever was given before, and nothing else changes. SC_ERR_NOT_FOUND: it is
+ * not there, or came after the iterator was opened. */
+sc_status sc_store_iter_at(struct sc_store_iter *iter, uint32_t id, struct sc_store_edge *edge_out);
 void sc_store_iter_close(struct sc_store_iter *iter);
 
 /* ---- care ---- */

@@ -1,0 +1,667 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Field reports about what lies below the device: classes L and M, and the halves of others that
+ * need a tier. docs/field-reports.md is the table; report_N is entry N there. */
+#include "kernels/backend.h"
+#include "test_engine_tiers.h"
+
+enum { N = 64, WAIT_MS = 20000 };
+
+static struct tiered t;
+static struct rig_options options;
+
+static void prepare(uint32_t page, uint32_t slots)
+{
+    options = (struct rig_options)RIG_OPTIONS_INIT;
+    options.page = page;
+    options.slots = slots;
+    options.kv_ids = 4096;
+    options.cache.save_flags = SC_SAVE_END;
+    t.rig = NULL;
+}
+
+static void start(uint32_t page, uint32_t slots, bool disk)
+{
+    prepare(page, slots);
+    tiered_init(&t, &options, disk ? 0 : 64, disk ? 64 : 0, SC_TIER_WRITE_THROUGH);
+}
+
+static const int32_t *prompt(uint32_t i)
+{
+    static int32_t tokens[8 * N];
+    rig_fill(tokens, 8 * N, 10000 * (int32_t)(i + 1));
+    return tokens;
+}
+
+static void junk_slots(void)
+{
+    for (int32_t slot = 1; slot <= (int32_t)options.slots; slot++) {
+        for (uint32_t p = 0; p < t.rig->part_count; p++) {
+            memset(rig_words(t.rig, p, slot), 0xff, t.rig->parts[p].bytes); /* NaN */
+        }
+    }
+}
+
+static bool wait_until(bool (*holds)(void))
+{
+    for (uint32_t i = 0; i < WAIT_MS && !holds(); i++) {
+        (void)nanosleep(&(struct timespec){0, 1000000}, NULL);
+    }
+    return holds();
+}
+
+static bool one_is_late(void)
+{
+    return tiered_late(&t) > 0;
+}
+
+static bool two_are_late(void)
+{
+    return tiered_late(&t) > 1;
+}
+
+/* The lease goes on to the end of its tokens, right all the way. */
+static void finish(struct req *req, enum sc_release how)
+{
+    req_start(t.rig, req);
+    rig_check_lease(t.rig, req);
+    req_run(t.rig, req, 64);
+    req_close(t.rig, req, 0, how);
+}
+
+/* ---- a record on disk has a state and KV: both or nothing ---- */
+
+/* Where these eight bytes lie in the extent file. */
+static off_t find_word(int fd, uint64_t word)
+{
+    enum { WORDS = 512, WORD_BYTES = 8 };
+    uint64_t words[WORDS];
+    for (off_t at = 0; pread(fd, words, sizeof words, at) == sizeof words;
+         at += WORDS * WORD_BYTES) {
+        for (int i = 0; i < WORDS; i++) {
+            if (words[i] == word) return at + i * WORD_BYTES;
+        }
+    }
+    return -1;
+}
+
+enum harm { HARM_STATE, HARM_KV, HARM_CUT };
+
+/* The record of tokens [from, to) loses a bit of its state or of its KV, or the file ends there. */
+static void harm_record(struct tiered *of, const int32_t *tokens, uint32_t from, uint32_t to,
+    enum harm how)
+{
+    char path[600];
+    uint64_t kv[8 * N];
+    const sc_history history = {to, SC_FORM_KIND_PREFILL};
+    uint64_t state = rig_cold(of->rig, tokens, &history, 1, kv);
+    (void)snprintf(path, sizeof path, "%s/extent-00000.dat", of->folder);
+    int fd = open(path, O_RDWR);
+    ck_assert_int_ge(fd, 0);
+    off_t at = find_word(fd, how == HARM_STATE ? rig_hash(state, 0) : kv[from]);
+    ck_assert_int_ge(at, 0);
+    if (how == HARM_CUT) {
+        ck_assert_int_eq(ftruncate(fd, at / 4096 * 4096), 0);
+    } else {
+        uint8_t byte = 0;
+        ck_assert_int_eq(pread(fd, &byte, 1, at), 1);
+        byte ^= 16;
+        ck_assert_int_eq(pwrite(fd, &byte, 1, at), 1);
+    }
+    (void)close(fd);
+}
+
+START_TEST(report_07__a_record_without_one_of_its_parts_is_no_hit)
+{
+    struct req req;
+    start(16, 8, true);
+    for (uint32_t turn = 1; turn <= 2; turn++) (void)tiered_serve(&t, prompt(0), turn * N);
+    tiered_clear_device(&t);
+    tiered_stop(&t);
+    harm_record(&t, prompt(0), N, 2 * N, (enum harm)_i);
+    tiered_start(&t, &options);
+    uint32_t resumed = tiered_open(&t, &req, prompt(0), 2 * N + 1);
+    if (resumed == 0) { /* noticed when it was read, not at opening */
+        ck_assert_int_eq(rig_info(t.rig, req.lease).reason, SC_REASON_TIER_FAILED);
+        ck_assert_uint_eq(rig_info(t.rig, req.lease).kv_page_count, 0);
+    } else {
+        ck_assert_uint_eq(resumed, N);
+    }
+    req_close(t.rig, &req, 0, SC_RELEASE_DISCARD);
+    tiered_clear_device(&t);
+    ck_assert_uint_eq(rig_lookup(t.rig, prompt(0), 2 * N + 1).state_len[SC_TIER_DISK], N);
+    ck_assert_uint_eq(tiered_serve(&t, prompt(0), 2 * N + 1), N); /* the last complete one */
+    tiered_deinit(&t);
+}
+END_TEST
+
+/* ---- holds of transfers ---- */
+
+/* Carries out the late move of `count` pages. */
+static void move_pages(uint32_t count)
+{
+    struct move move = {.count = 0};
+    (void)pthread_mutex_lock(&t.lock);
+    for (uint32_t i = 0; i < t.move_count; i++) {
+        if (t.moves[i].count != count) continue;
+        move = t.moves[i];
+        t.moves[i] = t.moves[--t.move_count];
+        break;
+    }
+    (void)pthread_mutex_unlock(&t.lock);
+    ck_assert_uint_eq(move.count, count);
+    tiered_carry_out(&t, &move);
+}
+
+static void apply_one(void)
+{
+    sc_done done;
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < WAIT_MS && count == 0; i++) {
+        count = tiered_poll(&t, &done, 1);
+        if (count == 0) (void)nanosleep(&(struct timespec){0, 1000000}, NULL);
+    }
+    ck_assert_uint_eq(count, 1);
+    ck_assert_int_eq(done.status, SC_OK);
+    rig_ok(sc_cache_apply(t.rig->cache, &done, 1, t.rig->now_ns));
+    rig_verify(t.rig);
+}
+
+static void evict_all(void)
+{
+    sc_room got;
+    rig_ok(sc_cache_evict(t.rig->cache, UINT32_MAX, UINT32_MAX, &got));
+    rig_drain(t.rig);
+    rig_verify(t.rig);
+}
+
+START_TEST(report_54__a_parent_that_is_being_stored_stops_the_cascade)
+{
+    start(16, 8, false);
+    atomic_store(&t.late, true);
+    (void)rig_serve(t.rig, prompt(0), N, 64, SC_RELEASE_KEEP);
+    ck_assert(wait_until(one_is_late));
+    (void)rig_serve(t.rig, prompt(0), 3 * N, 64, SC_RELEASE_KEEP);
+    ck_assert(wait_until(two_are_late));
+    evict_all();
+    ck_assert_uint_eq(rig_lookup(t.rig, prompt(0), 3 * N + 1).state_len[SC_TIER_DEVICE], 3 * N);
+    move_pages(3 * N / 16); /* the child's store ends; its parent was not there to build on */
+    apply_one();
+    evict_all();
+    sc_answer answer = rig_lookup(t.rig, prompt(0), 3 * N + 1);
+    ck_assert_uint_eq(answer.state_len[SC_TIER_DEVICE], N);
+    ck_assert_uint_eq(answer.kv_len, N);
+    ck_assert_uint_eq(answer.state_len[SC_TIER_HOST], 3 * N);
+    move_pages(N / 16);
+    apply_one();
+    evict_all();
+    answer = rig_lookup(t.rig, prompt(0), 3 * N + 1);
+    ck_assert_uint_eq(answer.state_len[SC_TIER_DEVICE], 0);
+    ck_assert_uint_eq(answer.kv_len, 0);
+    ck_assert_uint_eq(rig_room(t.rig).pages_cached, 0);
+    atomic_store(&t.late, false);
+    ck_assert_uint_eq(tiered_serve(&t, prompt(0), 3 * N + 1), 3 * N);
+    tiered_deinit(&t);
+}
+END_TEST
+
+static uint32_t served;
+
+static bool all_are_late(void)
+{
+    return tiered_late(&t) == served;
+}
+
+/* All slots are sources of stores: room comes with their completions, without an eviction. */
+START_TEST(report_68__stores_that_have_ended_give_their_slots)
+{
+    struct req req;
+    start(16, 4, false);
+    atomic_store(&t.late, true);
+    for (served = 0; req_try(t.rig, &req, prompt(served), N) == SC_OK; served++) {
+        ck_assert_uint_lt(served, 4);
+        req_run(t.rig, &req, 64);
+        req_close(t.rig, &req, 0, SC_RELEASE_KEEP);
+    }
+    ck_assert_uint_eq(served, 4);
+    ck_assert(wait_until(all_are_late));
+    ck_assert_uint_eq(rig_room(t.rig).slots_free + rig_room(t.rig).slots_evictable, 0);
+    atomic_store(&t.late, false);
+    while (tiered_move(&t)) continue;
+    ck_assert_int_eq(req_try(t.rig, &req, prompt(9), N), SC_ERR_NO_SLOT);
+    while (served > 0) {
+        sc_done done[4];
+        uint32_t count = tiered_poll(&t, done, 4);
+        ck_assert_uint_eq(rig_room(t.rig).slots_evictable, 4 - served); /* poll decides nothing */
+        for (uint32_t i = 0; i < count; i++) ck_assert_int_eq(done[i].status, SC_OK);
+        served -= count;
+        rig_ok(sc_cache_apply(t.rig->cache, done, count, t.rig->now_ns));
+        if (count == 0) tiered_pause();
+    }
+    ck_assert_uint_eq(rig_room(t.rig).slots_evictable, 4);
+    ck_assert_uint_eq(tiered_open(&t, &req, prompt(9), N), 0);
+    req_close(t.rig, &req, 0, SC_RELEASE_DISCARD);
+    tiered_deinit(&t);
+}
+END_TEST
+
+/* ---- what was moved away comes back whole, or not at all ---- */
+
+/* Bit 0: from disk; bit 1: its KV cannot be read. */
+START_TEST(report_70__a_retracted_request_comes_back_whole_or_starts_again)
+{
+    struct req req;
+    start(1, 8, _i & 1);
+    rig_ok(req_try(t.rig, &req, prompt(0), 280));
+    req_run(t.rig, &req, 280);
+    req_decode(t.rig, &req, prompt(0) + 280, 20);
+    req_close(t.rig, &req, 0, SC_RELEASE_KEEP);
+    tiered_clear_device(&t);
+    junk_slots();
+    if (_i & 2) atomic_store(&t.spoil, 1);
+    ck_assert_uint_eq(tiered_open(&t, &req, prompt(0), 301), _i & 2 ? 0 : 300);
+    if (_i & 2) ck_assert_int_eq(rig_info(t.rig, req.lease).reason, SC_REASON_TIER_FAILED);
+    finish(&req, SC_RELEASE_DISCARD);
+    tiered_deinit(&t);
+}
+END_TEST
+
+/* ---- L: restores, and who else uses a slot ---- */
+
+/* A request is released while its step runs, and the step writes its slot late. A restore that is
+ * asked for meanwhile goes elsewhere, or waits. `_i`: slots beside the one that drains. */
+START_TEST(report_97__a_slot_that_a_step_still_writes_is_not_restored_into)
+{
+    struct req gone, req;
+    start(16, (uint32_t)_i + 1, false);
+    (void)tiered_serve(&t, prompt(0), N);
+    for (uint32_t turn = 1; turn <= 20; turn++) {
+        tiered_clear_device(&t);
+        rig_ok(req_try(t.rig, &gone, prompt(turn), N));
+        struct rig_step step = {.rows = {{&gone, N, NULL, 0}}, .count = 1};
+        rig_plan(t.rig, &step);
+        int32_t slot = rig_word(&step.batch, step.batch.at_dest, 0);
+        rig_ok(sc_lease_release(t.rig->cache, gone.lease, 0, SC_RELEASE_DISCARD));
+        ck_assert_uint_ge(rig_room(t.rig).slots_draining, 1);
+        atomic_store(&t.late, turn % 2); /* the restore ends before the step, or after it */
+        sc_status status = req_try(t.rig, &req, prompt(0), N + 1);
+        ck_assert_int_eq(status, _i == 0 ? SC_ERR_NO_SLOT : SC_OK);
+        if (turn % 2 == 0) (void)tiered_settle(&t);
+        if (status == SC_OK) ck_assert_int_ne(rig_info(t.rig, req.lease).working_slot, slot);
+        rig_forward(t.rig, &step); /* late */
+        rig_commit(t.rig, &step);
+        req_forget(t.rig, &gone);
+        if (_i == 0) rig_ok(req_try(t.rig, &req, prompt(0), N + 1));
+        atomic_store(&t.late, false);
+        ck_assert_uint_eq(tiered_settle(&t), 0);
+        ck_assert_uint_eq(rig_info(t.rig, req.lease).resume_len, N);
+        finish(&req, SC_RELEASE_DISCARD);
+    }
+    tiered_deinit(&t);
+}
+END_TEST
+
+/* A device that stops in the middle of a state. */
+static struct {
+    struct sc_backend backend;
+    struct sc_backend_ops ops;
+    _Atomic int stage; /* 1: the next copy stops; 2: it has; 3: it may go on */
+} slow;
+
+static sc_status slow_copy(sc_backend *backend, enum sc_copy_kind kind,
+    const struct sc_backend_span *spans, uint32_t count, sc_stream *stream)
+{
+    int armed = 1;
+    if (!atomic_compare_exchange_strong(&slow.stage, &armed, 2)) {
+        return sc_backend_host_ops.copy(backend, kind, spans, count, stream);
+    }
+    struct sc_backend_span half = spans[0], rest = spans[0];
+    half.bytes = rest.bytes / 2;
+    rest.dst += half.bytes;
+    rest.src += half.bytes;
+    rest.bytes -= half.bytes;
+    sc_status status = sc_backend_host_ops.copy(backend, kind, &half, 1, stream);
+    while (atomic_load(&slow.stage) != 3) tiered_pause();
+    if (status == SC_OK) status = sc_backend_host_ops.copy(backend, kind, &rest, 1, stream);
+    if (status != SC_OK || count == 1) return status;
+    return sc_backend_host_ops.copy(backend, kind, spans + 1, count - 1, stream);
+}
+
+static bool has_stopped(void)
+{
+    return atomic_load(&slow.stage) == 2;
+}
+
+/* Bit 0: contiguous; bit 1: every other slot works, so that the lease's own is filled. */
+START_TEST(report_98__nobody_reads_a_slot_before_all_of_it_is_restored)
+{
+    struct req busy[3], req, other;
+    prepare(16, 4);
+    slow.ops = sc_backend_host_ops;
+    slow.ops.copy = slow_copy;
+    slow.backend = (struct sc_backend){.ops = &slow.ops, .name = "slow", .host_memory = true};
+    atomic_store(&slow.stage, 0);
+    options.backend = &slow.backend;
+    options.layout = _i & 1 ? SC_LAYOUT_CONTIGUOUS : SC_LAYOUT_PAGE_MAJOR;
+    tiered_init(&t, &options, 64, 0, SC_TIER_WRITE_THROUGH);
+    (void)tiered_serve(&t, prompt(0), N);
+    tiered_clear_device(&t);
+    junk_slots();
+    for (uint32_t i = 0; _i & 2 && i < 3; i++) rig_ok(req_try(t.rig, &busy[i], prompt(i + 1), 8));
+    rig_ok(req_try(t.rig, &other, prompt(7), 8));
+    req_close(t.rig, &other, 0, SC_RELEASE_DISCARD);
+    atomic_store(&slow.stage, 1);
+    rig_ok(req_try(t.rig, &req, prompt(0), N + 1));
+    ck_assert(wait_until(has_stopped));
+    sc_done done;
+    ck_assert_uint_eq(tiered_poll(&t, &done, 1), 0);
+    ck_assert_uint_eq(rig_lookup(t.rig, prompt(0), N + 1).state_len[SC_TIER_DEVICE], 0);
+    sc_row row = {.lease = req.lease, .to = N + 1};
+    sc_batch batch;
+    sc_status each;
+    rig_ok(sc_step_plan(t.rig->cache, ++t.rig->step, &row, 1, 0, &batch, &each));
+    ck_assert_int_eq(each, SC_ERR_STATE);
+    rig_ok(sc_step_abort(t.rig->cache, t.rig->step, false));
+    sc_status status = req_try(t.rig, &other, prompt(0), N + 1);
+    if (status == SC_OK) {
+        ck_assert_int_eq(rig_info(t.rig, other.lease).state, SC_LEASE_WAITING);
+        ck_assert_uint_eq(rig_info(t.rig, other.lease).restore_ticket,
+            rig_info(t.rig, req.lease).restore_ticket);
+    }
+    ck_assert_int_eq(status, _i & 2 ? SC_ERR_NO_SLOT : SC_OK);
+    evict_all();
+    atomic_store(&slow.stage, 3);
+    ck_assert_uint_eq(tiered_settle(&t), 0);
+    ck_assert_uint_eq(rig_info(t.rig, req.lease).resume_len, N);
+    finish(&req, SC_RELEASE_DISCARD);
+    if (status == SC_OK) {
+        ck_assert_uint_eq(rig_info(t.rig, other.lease).resume_len, N);
+        finish(&other, SC_RELEASE_DISCARD);
+    }
+    for (uint32_t i = 0; _i & 2 && i < 3; i++) req_close(t.rig, &busy[i], 0, SC_RELEASE_DISCARD);
+    tiered_deinit(&t);
+}
+END_TEST
+
+/* 32k tokens and their state, from host memory or disk. The state goes before its KV (bit 1), which
+ * had cost the record its place. */
+START_TEST(report_100__what_was_spilled_is_read_again)
+{
+    enum { LONG = 32768 };
+    struct req req;
+    sc_room got;
+    int32_t *tokens = calloc(LONG + 1, sizeof *tokens);
+    ck_assert_ptr_nonnull(tokens);
+    rig_fill(tokens, LONG + 1, 1);
+    prepare(16, 4);
+    tiered_init(&t, &options, _i & 1 ? 0 : 400, _i & 1 ? 400 : 0, SC_TIER_WRITE_THROUGH);
+    uint32_t tier = _i & 1 ? SC_TIER_DISK : SC_TIER_HOST;
+    rig_ok(req_try(t.rig, &req, tokens, LONG));
+    req_run(t.rig, &req, 8192);
+    req_close(t.rig, &req, 0, SC_RELEASE_KEEP);
+    ck_assert_uint_eq(tiered_settle(&t), 0);
+    ck_assert_uint_eq(rig_stats(t.rig).tier_stored[tier], 1);
+    if (_i & 2) {
+        rig_ok(sc_cache_evict(t.rig->cache, 0, UINT32_MAX, &got));
+        ck_assert_uint_eq(rig_lookup(t.rig, tokens, LONG + 1).state_len[tier], LONG);
+    }
+    tiered_clear_device(&t);
+    ck_assert_uint_eq(rig_lookup(t.rig, tokens, LONG + 1).state_len[tier], LONG);
+    ck_assert_uint_eq(tiered_open(&t, &req, tokens, LONG + 1), LONG);
+    sc_cache_stats stats = rig_stats(t.rig);
+    ck_assert_uint_eq(stats.restored, 1);
+    ck_assert_uint_eq(stats.resumed_by_tier[tier], 1);
+    ck_assert_uint_eq(stats.tokens_hit_by_tier[tier], LONG);
+    finish(&req, SC_RELEASE_DISCARD);
+    tiered_deinit(&t);
+    free(tokens);
+}
+END_TEST
+
+/* Each call that a restore makes fails once: the waiter is told, once, within a bound. */
+START_TEST(report_105__an_error_in_a_restore_reaches_who_waits)
+{
+    struct req req;
+    uint64_t failures = 0;
+    start(16, 8, true);
+    for (uint64_t n = 1;; n++) {
+        (void)tiered_serve(&t, prompt(0), N);
+        tiered_clear_device(&t);
+        rig_ok(req_try(t.rig, &req, prompt(1), 8)); /* not counted: memory of its own */
+        req_close(t.rig, &req, 0, SC_RELEASE_DISCARD);
+        tier_fail_arm(&t.fail, NULL, n, EIO);
+        rig_ok(req_try(t.rig, &req, prompt(0), N + 1));
+        uint64_t ticket = rig_info(t.rig, req.lease).restore_ticket;
+        ck_assert_int_eq(rig_info(t.rig, req.lease).state, SC_LEASE_WAITING);
+        sc_done done[4];
+        uint32_t count = 0;
+        for (uint32_t i = 0; i < WAIT_MS && count == 0; i++) {
+            count = tiered_poll(&t, done, 4);
+            if (count == 0) (void)nanosleep(&(struct timespec){0, 1000000}, NULL);
+        }
+        bool failed = tier_fail_disarm(&t.fail);
+        ck_assert_uint_eq(count, 1);
+        ck_assert_uint_eq(done[0].ticket, ticket);
+        ck_assert(failed ? done[0].status != SC_OK : done[0].status == SC_OK);
+        rig_ok(sc_cache_apply(t.rig->cache, done, 1, t.rig->now_ns));
+        ck_assert_int_eq(sc_cache_apply(t.rig->cache, done, 1, t.rig->now_ns), SC_ERR_NOT_FOUND);
+        ck_assert_int_eq(rig_info(t.rig, req.lease).state, SC_LEASE_READY);
+        ck_assert_uint_eq(rig_info(t.rig, req.lease).resume_len, failed ? 0 : N);
+        if (failed) ck_assert_int_eq(rig_info(t.rig, req.lease).reason, SC_REASON_TIER_FAILED);
+        for (uint32_t i = 0; i < 20; i++) { /* nothing more comes */
+            ck_assert_uint_eq(tiered_poll(&t, done, 4), 0);
+            tiered_pause();
+        }
+        finish(&req, SC_RELEASE_DISCARD);
+        failures += failed;
+        if (!failed) break;
+    }
+    ck_assert_uint_gt(failures, 2);
+    tiered_deinit(&t);
+}
+END_TEST
+
+/* ---- ranks ---- */
+
+static struct tiered ranks[2];
+
+static void ranks_tiers(void)
+{
+    for (uint32_t r = 0; r < 2; r++) {
+        ranks[r].options.folder = ranks[r].folder;
+        ranks[r].options.allocator = &ranks[r].rig->fa.allocator;
+        rig_ok(sc_tiers_create_hooked(&ranks[r].options, &ranks[r].hooks, &ranks[r].tiers));
+    }
+}
+
+static void ranks_caches(void)
+{
+    for (uint32_t r = 0; r < 2; r++) {
+        struct rig_options with = options;
+        sc_cache_options cache;
+        with.cache.tiers = ranks[r].tiers;
+        with.cache.kv_mover = &ranks[r].mover;
+        rig_cache_options(ranks[r].rig, &with, &cache);
+        rig_ok(sc_cache_create(&cache, &ranks[r].rig->cache));
+        rig_ok(sc_namespace_open(ranks[r].rig->cache, NULL, 0, 0, &ranks[r].rig->ns));
+    }
+}
+
+static bool same_name(const sc_stored *a, const sc_stored *b)
+{
+    return a->name[0] == b->name[0] && a->name[1] == b->name[1];
+}
+
+/* What both have, and how much that is. */
+static uint32_t ranks_agree(void)
+{
+    sc_stored have[2][16], common[16];
+    uint32_t counts[2], count = 0;
+    for (uint32_t r = 0; r < 2; r++) {
+        rig_ok(sc_tiers_stored(ranks[r].tiers, have[r], 16, &counts[r]));
+    }
+    for (uint32_t i = 0; i < counts[0]; i++) {
+        for (uint32_t j = 0; j < counts[1]; j++) {
+            if (same_name(&have[0][i], &have[1][j])) common[count++] = have[0][i];
+        }
+    }
+    for (uint32_t r = 0; r < 2; r++) rig_ok(sc_tiers_agree(ranks[r].tiers, common, count));
+    return count;
+}
+
+/* All transfers end, and each is applied on both as it ended on the worse of them. */
+static void ranks_settle(void)
+{
+    while (rig_stats(ranks[0].rig).transfers_alive > 0) {
+        sc_done done[2][16];
+        uint32_t alive = (uint32_t)rig_stats(ranks[0].rig).transfers_alive;
+        ck_assert_uint_eq(rig_stats(ranks[1].rig).transfers_alive, alive);
+        ck_assert_uint_le(alive, 16);
+        for (uint32_t r = 0; r < 2; r++) {
+            for (uint32_t got = 0; got < alive;) {
+                uint32_t count = tiered_poll(&ranks[r], done[r] + got, 16 - got);
+                got += count;
+                if (count == 0) tiered_pause();
+            }
+        }
+        for (uint32_t i = 0; i < alive; i++) {
+            uint32_t j = 0;
+            while (j < alive && done[1][j].ticket != done[0][i].ticket) j++;
+            ck_assert_uint_lt(j, alive);
+            if (done[1][j].status != SC_OK) done[0][i].status = done[1][j].status;
+        }
+        for (uint32_t r = 0; r < 2; r++) {
+            rig_ok(sc_cache_apply(ranks[r].rig->cache, done[0], alive, 0));
+            rig_verify(ranks[r].rig);
+        }
+    }
+}
+
+/* The same request on both: everything about it is the same. Returns what it resumed. */
+static uint32_t ranks_serve(const int32_t *tokens, uint32_t count, sc_reason *reason_out)
+{
+    struct req req[2];
+    sc_lease_info info[2];
+    for (uint32_t r = 0; r < 2; r++) rig_ok(req_try(ranks[r].rig, &req[r], tokens, count));
+    for (uint32_t part = 0; part < 2; part++) {
+        for (uint32_t r = 0; r < 2; r++) info[r] = rig_info(ranks[r].rig, req[r].lease);
+        ck_assert_uint_eq(req[0].lease.id, req[1].lease.id);
+        ck_assert_int_eq(info[0].state, info[1].state);
+        ck_assert_uint_eq(info[0].resume_len, info[1].resume_len);
+        ck_assert_uint_eq(info[0].restore_len, info[1].restore_len);
+        ck_assert_uint_eq(info[0].restore_ticket, info[1].restore_ticket);
+        ck_assert_int_eq(info[0].working_slot, info[1].working_slot);
+        ck_assert_int_eq(info[0].source_slot, info[1].source_slot);
+        ck_assert_int_eq(info[0].reason, info[1].reason);
+        if (part == 0) ranks_settle();
+    }
+    *reason_out = info[0].reason;
+    for (uint32_t r = 0; r < 2; r++) {
+        req_start(ranks[r].rig, &req[r]);
+        rig_check_lease(ranks[r].rig, &req[r]);
+        req_run(ranks[r].rig, &req[r], 64);
+        req_close(ranks[r].rig, &req[r], 0, SC_RELEASE_KEEP);
+    }
+    ranks_settle();
+    return info[0].resume_len;
+}
+
+static void ranks_clear(void)
+{
+    sc_room got;
+    for (uint32_t r = 0; r < 2; r++) {
+        rig_ok(sc_cache_evict(ranks[r].rig->cache, UINT32_MAX, UINT32_MAX, &got));
+        rig_drain(ranks[r].rig);
+    }
+}
+
+/* The rank's disk has no record of `len` tokens any more. */
+static void forget_record(struct tiered *rank, uint32_t len)
+{
+    struct sc_store_options store = tier_options(rank->folder);
+    struct sc_store_iter *iter = NULL;
+    struct sc_store_edge edge;
+    struct sc_store *disk = tier_open(&store);
+    ck_assert_int_eq(sc_store_iter_open(disk, &iter), SC_OK);
+    while (sc_store_iter_next(iter, &edge) == SC_OK) {
+        if (edge.info.token_count != len) continue;
+        ck_assert_int_eq(sc_store_drop(disk, edge.info.id), SC_OK);
+    }
+    sc_store_iter_close(iter);
+    sc_store_close(disk);
+}
+
+/* Of three turns on disk rank 0 has {1, 3}, rank 1 {1, 2}: both resume 1, and go on alike. `_i` 0:
+ * the others are gone after a restart; 1: they cannot be read. */
+START_TEST(report_104__ranks_resume_what_all_of_them_have)
+{
+    sc_reason reason = SC_REASON_NONE;
+    prepare(16, 8);
+    for (uint32_t r = 0; r < 2; r++) {
+        ranks[r].rig = NULL;
+        tiered_prepare(&ranks[r], &options, 0, 64, SC_TIER_WRITE_THROUGH);
+    }
+    ranks_tiers();
+    ck_assert_uint_eq(ranks_agree(), 0);
+    ranks_caches();
+    for (uint32_t turn = 1; turn <= 3; turn++) {
+        ck_assert_uint_eq(ranks_serve(prompt(0), turn * N, &reason), (turn - 1) * N);
+    }
+    for (uint32_t r = 0; r < 2; r++) tiered_stop(&ranks[r]);
+    for (uint32_t r = 0; r < 2; r++) {
+        if (_i) harm_record(&ranks[r], prompt(0), (r + 1) * N, (r + 2) * N, HARM_KV);
+        else forget_record(&ranks[r], (r + 2) * N);
+    }
+    ranks_tiers();
+    ck_assert_uint_eq(ranks_agree(), _i ? 3 : 1);
+    ranks_caches();
+    for (uint32_t r = 0; r < 2; r++) {
+        ck_assert_uint_eq(rig_stats(ranks[r].rig).tier_loaded, _i ? 3 : 1);
+        ck_assert_uint_eq(rig_lookup(ranks[r].rig, prompt(0), 3 * N + 1).state_len[SC_TIER_DISK],
+            _i ? 3 * N : N);
+    }
+    uint32_t resumed = 0, asked = 0;
+    for (; resumed == 0; asked++) { /* what fails on one is forgotten on both */
+        ck_assert_uint_lt(asked, 4);
+        struct req req[2];
+        for (uint32_t r = 0; r < 2; r++) {
+            rig_ok(req_try(ranks[r].rig, &req[r], prompt(0), 3 * N + 1));
+        }
+        ranks_settle();
+        for (uint32_t r = 0; r < 2; r++) {
+            uint32_t len = rig_info(ranks[r].rig, req[r].lease).resume_len;
+            if (r > 0) ck_assert_uint_eq(len, resumed);
+            resumed = len;
+            req_start(ranks[r].rig, &req[r]);
+            rig_check_lease(ranks[r].rig, &req[r]);
+            req_close(ranks[r].rig, &req[r], 0, SC_RELEASE_DISCARD);
+        }
+    }
+    ck_assert_uint_eq(resumed, N);
+    for (uint32_t i = 0; i < 30; i++) { /* they go on alike */
+        if (i % 7 == 0) ranks_clear();
+        (void)ranks_serve(prompt(i % 5), N + 17 * (i % 9), &reason);
+    }
+    for (uint32_t r = 0; r < 2; r++) {
+        tiered_stop(&ranks[r]);
+        tiered_free(&ranks[r]);
+    }
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("reports_tiers");
+    TCase *tc = tcase_create("tiers");
+    tcase_set_timeout(tc, 240);
+    tcase_add_loop_test(tc, report_07__a_record_without_one_of_its_parts_is_no_hit, 0, 3);
+    tcase_add_test(tc, report_54__a_parent_that_is_being_stored_stops_the_cascade);
+    tcase_add_test(tc, report_68__stores_that_have_ended_give_their_slots);
+    tcase_add_loop_test(tc, report_70__a_retracted_request_comes_back_whole_or_starts_again, 0, 4);
+    tcase_add_loop_test(tc, report_97__a_slot_that_a_step_still_writes_is_not_restored_into, 0, 4);
+    tcase_add_loop_test(tc, report_98__nobody_reads_a_slot_before_all_of_it_is_restored, 0, 4);
+    tcase_add_loop_test(tc, report_100__what_was_spilled_is_read_again, 0, 4);
+    tcase_add_loop_test(tc, report_104__ranks_resume_what_all_of_them_have, 0, 2);
+    tcase_add_test(tc, report_105__an_error_in_a_restore_reaches_who_waits);
+    suite_add_tcase(suite, tc);
+    return rig_main(suite);
+}
