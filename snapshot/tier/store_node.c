@@ -6,6 +6,8 @@
 
 #include "store_internal.h"
 
+enum { FORM_DECODE = 1 }; /* the highest form of a stretch that format 1 has */
+
 static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "files are little-endian");
 
 static uint64_t arrays_bytes(const struct node_head *head, uint32_t edge_count)
@@ -23,6 +25,8 @@ static bool shards_agree(const struct node_view *view)
     for (uint32_t i = 0; i < view->head.shard_count; i++) {
         struct node_shard shard = node_shard_at(view, i);
         uint64_t bytes = shard.state_bytes + shard.kv_bytes, blocks = 0;
+        if ((shard.flags & ~(uint32_t)(SC_STORE_LOSSY | SC_STORE_ZSTD)) != 0) return false;
+        if (shard.tp_size == 0 || shard.pp_size == 0) return false;
         if (bytes < shard.state_bytes || bytes == 0) return false;
         if (shard.extent_first != at || shard.extent_count == 0) return false;
         if (shard.extent_count > SC_STORE_EXTENTS_MAX) return false;
@@ -30,7 +34,7 @@ static bool shards_agree(const struct node_view *view)
         if (at > view->head.extent_count) return false;
         for (uint32_t e = 0; e < shard.extent_count; e++) {
             struct node_extent extent = node_extent_at(view, shard.extent_first + e);
-            if (extent.count == 0) return false;
+            if (extent.count == 0 || extent.reserved != 0) return false;
             blocks += extent.count;
         }
         if (blocks != (bytes - 1) / TIER_BLOCK + 1) return false;
@@ -51,7 +55,7 @@ static bool arrays_agree(const struct node_view *view)
     for (uint32_t i = 0; i < head->history_count; i++) {
         struct sc_stretch stretch;
         memcpy(&stretch, view->history + i * sizeof stretch, sizeof stretch);
-        if (stretch.end <= last) return false;
+        if (stretch.end <= last || stretch.form > FORM_DECODE) return false;
         last = stretch.end;
     }
     return head->history_count == 0 || last == head->token_count;
