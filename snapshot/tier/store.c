@@ -56,24 +56,32 @@ static sc_status resolve(const struct sc_store_options *given, struct sc_store_o
 
 /* ---- the folder and its lock ---- */
 
+/* Extent files without metadata are one, too: a damaged one. */
+static bool has_store(const struct sc_store *store)
+{
+    char path[PATH_BYTES_MAX + 40];
+    (void)snprintf(path, sizeof path, "%s/data.mdb", store->folder);
+    if (access(path, F_OK) == 0) return true;
+    store_file_path(store, 0, path, sizeof path);
+    return access(path, F_OK) == 0;
+}
+
+/* A store that was copied may lack its lock, which is empty: it is made. */
 static sc_status lock_folder(struct sc_store *store)
 {
     char path[PATH_BYTES_MAX + 40];
     (void)snprintf(path, sizeof path, "%s/lock", store->folder);
-    int flags = O_RDWR | O_CLOEXEC;
     if (store->options.must_exist) {
-        if (access(path, F_OK) != 0) {
-            return SC_FAIL_SYS(SC_ERR_NOT_FOUND, errno, "there is no store in %.120s",
-                store->folder);
+        if (!has_store(store)) {
+            return SC_FAIL(SC_ERR_NOT_FOUND, "there is no store in %.120s", store->folder);
         }
     } else {
-        flags |= O_CREAT;
         if (mkdir(store->folder, 0700) != 0 && errno != EEXIST) {
             return SC_FAIL_SYS(SC_ERR_IO, errno, "making %.100s: %s", store->folder,
                 strerror(errno));
         }
     }
-    int fd = open(path, flags, 0600);
+    int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
     if (fd < 0) {
         return SC_FAIL_SYS(SC_ERR_IO, errno, "opening %.100s: %s", path, strerror(errno));
     }

@@ -204,6 +204,26 @@ START_TEST(report_123__opened_twice_is_busy)
 }
 END_TEST
 
+/* The lock is an empty file: copies of a store, and backups, come without it. */
+START_TEST(open__a_store_without_its_lock_is_one)
+{
+    struct sc_store_options options = tier_options(folder);
+    char path[300];
+    struct sc_store *store = tier_open(&options);
+    ck_assert_int_eq(tier_put(store, 1, 10, 0, 100), SC_OK);
+    sc_store_close(store);
+    (void)snprintf(path, sizeof path, "%s/lock", folder);
+    ck_assert_int_eq(unlink(path), 0);
+    options.must_exist = true;
+    store = tier_open(&options);
+    tier_expect(store, 1, 10, 100);
+    sc_store_close(store);
+    (void)snprintf(path, sizeof path, "%s/data.mdb", folder);
+    ck_assert_int_eq(unlink(path), 0); /* payloads alone are no store, but not nothing either */
+    ck_assert_int_eq(sc_store_open(&options, &store), SC_ERR_CORRUPT);
+}
+END_TEST
+
 START_TEST(open__refuses_what_is_not_there_and_bad_arguments)
 {
     struct sc_store *store = NULL;
@@ -213,6 +233,10 @@ START_TEST(open__refuses_what_is_not_there_and_bad_arguments)
     ck_assert_int_eq(sc_store_open(&options, &store), SC_ERR_NOT_FOUND);
     options = tier_options(folder);
     options.must_exist = true;
+    ck_assert_int_eq(sc_store_open(&options, &store), SC_ERR_NOT_FOUND);
+    char path[300]; /* what is left of one that was killed while it was made is none */
+    (void)snprintf(path, sizeof path, "%s/lock", folder);
+    ck_assert_int_eq(close(open(path, O_CREAT | O_WRONLY, 0600)), 0);
     ck_assert_int_eq(sc_store_open(&options, &store), SC_ERR_NOT_FOUND);
     options.must_exist = false;
     options.folder = NULL;
@@ -377,6 +401,7 @@ TIER_MAIN("tier/store", 120,
     {report_115__storing_twice_is_idempotent, 0},
     {commit__replaces_an_unlike_record, 0},
     {report_123__opened_twice_is_busy, 0},
+    {open__a_store_without_its_lock_is_one, 0},
     {open__refuses_what_is_not_there_and_bad_arguments, 0},
     {begin__refuses_bad_arguments, 0},
     {calls__refuse_bad_arguments, 0},
