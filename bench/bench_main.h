@@ -8,6 +8,9 @@ int replay_main(int argc, char **argv);
 #ifdef SC_HAVE_CUDA
 int gpu_main(int argc, char **argv);
 #endif
+#ifdef SC_HAVE_SERVICE
+int service_main(int argc, char **argv);
+#endif
 int hit_main(int argc, char **argv);
 int radix_main(int argc, char **argv);
 int kernels_main(int argc, char **argv);

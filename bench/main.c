@@ -21,6 +21,10 @@ static const struct command {
         "measure the KDA stage, thin products, the chunk scan and movers", layers_main},
     {"spill", "statecache-bench spill",
         "measure the disk tier beside its file system, and how long it takes to open", spill_main},
+#ifdef SC_HAVE_SERVICE
+    {"service", "statecache-bench service",
+        "measure statecached: look-ups over its socket beside an echo", service_main},
+#endif
 #ifdef SC_HAVE_CUDA
     {"gpu", "statecache-bench gpu",
         "measure the CUDA kernels beside the device's limits", gpu_main},

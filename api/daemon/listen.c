@@ -54,6 +54,12 @@ static bool left_behind(const struct sockaddr_un *address)
     return refused && unlink(address->sun_path) == 0;
 }
 
+void sd_listen_mode(const struct sd_server *server)
+{
+    mode_t mode = server->config->uid_count > 0 ? 0666 : 0600;
+    if (server->unix_path_made) (void)chmod(server->config->socket, mode);
+}
+
 static bool open_unix(struct sd_server *server)
 {
     const char *path = server->config->socket;
@@ -73,7 +79,7 @@ static bool open_unix(struct sd_server *server)
         return failed(path, strerror(code));
     }
     server->unix_path_made = true;
-    if (server->config->uid_count > 0) (void)chmod(path, 0666);
+    sd_listen_mode(server);
     if (listen(fd, BACKLOG) != 0) {
         code = errno;
         (void)close(fd);

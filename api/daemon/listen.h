@@ -7,6 +7,8 @@
 
 /* False: it was logged, and nothing listens. */
 bool sd_listen_open(struct sd_server *server);
+/* Who may connect has changed. */
+void sd_listen_mode(const struct sd_server *server);
 /* Takes the socket's file away, too. */
 void sd_listen_close(struct sd_server *server);
 

@@ -235,7 +235,11 @@ void sd_waiting_tick(struct sd_server *server)
     server->waiting = NULL;
     for (; item; item = next) {
         next = item->next;
-        if (item_step(server, item)) {
+        if (!item->hold->conn) { /* its client has gone, and waits for nothing */
+            (void)SC_FAULT(SC_ERR_CLOSED, "the client has gone");
+            item_failed(server, item);
+            item_done(item);
+        } else if (item_step(server, item)) {
             item_done(item);
         } else {
             item->next = server->waiting;
@@ -259,6 +263,10 @@ static void item_start(struct sd_call *call, struct sd_item *item, const struct 
             &each));
     }
     if (status == SC_OK) status = sd_library(each);
+    if (status == SC_OK && sd_store_spare(&server->store) != SC_OK) {
+        status = SC_ERR_NO_SLOT;
+        (void)sc_lease_release(server->store.cache, lease, 0, SC_RELEASE_DISCARD);
+    }
     if (status != SC_OK) {
         item_failed(server, item);
         item_done(item);

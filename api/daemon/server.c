@@ -132,7 +132,7 @@ static void go_on_stopping(struct sd_server *server)
         next = conn->next;
         if (late || (conn->calls == 0 && !conn->out)) sd_conn_close(conn, "the service stops");
     }
-    if (!server->conns && server->works == 0) close_all(server);
+    if (!server->conns && server->works == 0 && !server->waiting) close_all(server);
 }
 
 static void on_second(uv_timer_t *timer)
@@ -181,6 +181,7 @@ static void on_reload(uv_signal_t *handle, int number)
     } else {
         *config = *next;
         sd_tenants_configure(&server->tenants, config);
+        sd_listen_mode(server);
         sd_log_level(level_of(config));
         sd_log(SC_LOG_INFO, "config.reloaded", "file=%s", config->file);
     }

@@ -207,6 +207,17 @@ sc_status sd_store_space_drop(struct sd_store *store, uint64_t adapter_id, uint6
     return SC_OK;
 }
 
+sc_status sd_store_spare(struct sd_store *store)
+{
+    sc_pool_info info;
+    sc_room got;
+    SC_PASS(sd_library(sc_pool_info_get(store->pool, &info)));
+    if (info.free_count > 0) return SC_OK;
+    SC_PASS(sd_library(sc_cache_evict(store->cache, 0, 1, &got)));
+    if (got.slots_free > 0) return SC_OK;
+    return SC_FAULT(SC_ERR_NO_SLOT, "every slot is in use: try again after a release");
+}
+
 /* ---- images ---- */
 
 static bool is_current(const struct sd_store *store, const struct sd_image *image)

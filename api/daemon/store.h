@@ -20,6 +20,8 @@
  * (2) The file of an image is sealed against writes, growth, shrinking and further seals.
  * (3) Only the loop's thread maps, and only while no transfer writes the slot: a slot of a lease
  *     that the service holds, or one that is free.
+ * (4) After each lease that is taken a slot is free. A commit needs one for a moment, so it never
+ *     fails for want of it: who wants to write is told "not now" before it has written.
  *
  * Threads: the loop's, except sd_image_copy, which a worker may run. */
 #ifndef SC_DAEMON_STORE_H
@@ -78,6 +80,9 @@ sc_status sd_store_space(struct sd_store *store, uint64_t adapter_id, uint64_t g
     sc_namespace *ns_out);
 /* SC_ERR_NOT_FOUND, SC_ERR_BUSY. */
 sc_status sd_store_space_drop(struct sd_store *store, uint64_t adapter_id, uint64_t generation);
+
+/* (4), after a lease was taken. SC_ERR_NO_SLOT: nothing can go; the lease must. */
+sc_status sd_store_spare(struct sd_store *store);
 
 /* The file of the state in this slot, which the caller holds; -1: there is none yet. Borrowed. */
 int sd_store_file(const struct sd_store *store, uint32_t slot);

@@ -60,6 +60,7 @@ static sc_status take_slot(struct sd_call *call, const sc_key *key, int fd,
         &each)));
     SC_PASS(sd_library(each));
     sc_status status = sd_library(sc_lease_info_get(server->store.cache, lease, &info));
+    if (status == SC_OK) status = sd_store_spare(&server->store);
     if (status == SC_OK && info.state != SC_LEASE_WAITING) {
         status = SC_FAULT(SC_ERR_STATE, "the cache has this state");
     }
