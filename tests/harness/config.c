@@ -73,7 +73,7 @@ static void tiers_draw(struct sc_prng *rng, struct h_config *cfg)
     cfg->tier_uses = PICK(rng, 1, 2, 3);
     cfg->tier_zstd = PICK(rng, 0, 0, 0, 1, 2, 3);
     cfg->tier_day = PICK(rng, 0, 0, 0, 20);
-    cfg->tier_entries = PICK(rng, 0, 0, 5);
+    cfg->tier_entries = h_one_in(rng, 32) ? 0 : PICK(rng, 5, 500, 500);
     cfg->tier_cost = PICK(rng, 0, 0, 0, 1, 20000, 2000000);
     cfg->tier_slack = h_draw(rng, 2);
     cfg->tier_mover = !h_one_in(rng, 8);
@@ -82,6 +82,15 @@ static void tiers_draw(struct sc_prng *rng, struct h_config *cfg)
     cfg->prompt_pool = PICK(rng, 2, 4, 8, H_PROMPTS_MAX);
     if (!h_one_in(rng, 4)) cfg->save_flags = SC_SAVE_DEFAULT;
     if (!h_one_in(rng, 4)) cfg->slots = h_min(cfg->slots, PICK(rng, 6, 8, 12));
+    if (h_one_in(rng, 3)) cfg->keep_cuts = 1; /* the same tokens, computed in many ways */
+    if (h_one_in(rng, 3)) cfg->marks = 3;
+    if (h_one_in(rng, 2)) { /* many states on a path */
+        cfg->page = PICK(rng, 1, 4);
+        cfg->chunk0 = 4;
+        cfg->chunk1 = 0;
+        cfg->path_max = 0;
+        if (cfg->decode_interval > 0) cfg->decode_interval = cfg->page * PICK(rng, 1, 2);
+    }
 }
 
 static void more(struct sc_prng *rng, struct h_swarm *swarm, enum h_op_code op)

@@ -71,15 +71,15 @@ struct h_tiers {
 
 /* What happened, of all worlds. All members are counters of 64 bits. */
 struct h_tier_totals {
-    uint64_t worlds, waited, restored, in_working, shorter, late, joined, stores, spills;
+    uint64_t worlds, waited, restored, in_working, shorter, late, joined;
     uint64_t applied, applied_failed, moves, reopened, loaded, damaged, verified, records;
     uint64_t resumed[4], stored[4], dropped[4], refused[4], lost;
 };
 
 /* ---- tiers.c ---- */
 
-/* Before the cache is created; false and nothing held: an allocation or a call of the system
- * failed, as it was made to. */
+/* Before the cache is created, if the world has tiers. Allocations and calls of the system fail
+ * first, as they are made to. */
 void h_tiers_create(struct h_world *w);
 /* After the cache is gone. `keep`: the folder stays, for the next h_tiers_create. */
 void h_tiers_destroy(struct h_world *w, bool keep);

@@ -10,6 +10,7 @@ void h_op_evict(struct h_sched *s)
     struct sc_prng *rng = &s->rng;
     uint32_t pages = h_one_in(rng, 2) ? h_draw(rng, 12) : 0;
     uint32_t slots = h_one_in(rng, 2) ? h_draw(rng, 4) : 0;
+    if (w->tier.tiers && h_one_in(rng, 3)) pages = slots = H_KV_IDS_MAX; /* all comes from below */
     sc_room before = h_room(s), got;
     h_arm(s);
     H_OK(w, H_CALL(s, EVICT, sc_cache_evict(w->cache, pages, slots, &got)));

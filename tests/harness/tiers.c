@@ -292,14 +292,15 @@ void h_tiers_destroy(struct h_world *w, bool keep)
 /* ------------------------------------------------------------------ transfers */
 
 /* Where nothing was made to fail, a transfer fails for want of room alone, or behind a record that
- * is gone from the disk. */
+ * is gone from the disk; and never since it was asked for wrongly. */
 static void check_done(struct h_world *w, const sc_done *done)
 {
-    bool room = done->status == SC_ERR_LIMIT || done->status == SC_ERR_NOT_FOUND;
+    static const uint32_t room = B(SC_OK) | B(SC_ERR_LIMIT) | B(SC_ERR_NOT_FOUND);
+    static const uint32_t troubles = B(SC_ERR_IO) | B(SC_ERR_NO_MEMORY) | B(SC_ERR_CORRUPT) |
+        B(SC_ERR_MISMATCH) | B(SC_ERR_DEVICE_LOST);
     bool troubled = w->tier.troubled || w->tier.fail_hits > 0;
-    H_CHECK(w, done->status == SC_OK || room || troubled,
-        "ticket %u fails, and nothing is wrong: "
-        "%s",
+    uint32_t may = troubled ? room | troubles : room;
+    H_CHECK(w, may & B(done->status), "ticket %u fails, and nothing is wrong: %s",
         (uint32_t)done->ticket, sc_status_name(done->status));
 }
 

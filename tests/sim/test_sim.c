@@ -120,15 +120,16 @@ static void run_seed(uint64_t seed, uint64_t steps_max, uint64_t canary_from, bo
     op_log->cfg = world.cfg;
     world.canary_from = canary_from;
     world.twin = twin;
-    uint64_t faults_before = fault_count();
+    bool tiers = world.cfg.tier_host + world.cfg.tier_disk > 0;
+    uint64_t faults_before = fault_count(), least = tiers ? 2 * OPS : OPS;
     h_world_create(&world);
     sc_prng_seed(&rng, seed);
     for (uint64_t i = 0; i < steps_max; i++) {
         bool enough = fault_count() - faults_before >= FAULTS;
-        if (i >= OPS && enough) break;
+        if (i >= least && enough) break;
         H_CHECK(&world, i < OPS_MAX, "no %d faults in %d operations", FAULTS, OPS_MAX);
         uint32_t sched = h_draw(&rng, world.cfg.scheds);
-        bool fault = !enough && h_one_in(&rng, i >= OPS ? 3 : 32);
+        bool fault = !enough && h_one_in(&rng, i >= least ? 3 : 32);
         struct h_op op =
             fault ? fault_draw(&rng, sched) : h_op_draw(&swarm, &rng, sched);
         if (i == 0) op.code = H_OP_NS_OPEN;
@@ -193,10 +194,44 @@ static void on_signal(int number)
 
 /* ------------------------------------------------------------------ the suite */
 
+/* What becomes of leases and copies where there are tiers. */
+static int check_tiers(void)
+{
+    const struct h_tier_totals *t = &totals.tier;
+    const struct { const char *what; uint64_t count; } met[] = {
+        {"a lease that waits for a lower tier", t->waited},
+        {"one that waits for the restore of another", t->joined},
+        {"a lease that resumes what came back", t->restored},
+        {"one that does so in its own slot", t->in_working},
+        {"a restore that failed", t->shorter},
+        {"a deadline that came first", t->late},
+        {"no room for what would come back", totals.reasons[SC_REASON_TIER_ROOM]},
+        {"computing that is sooner", totals.reasons[SC_REASON_RECOMPUTE]},
+        {"a completion applied as failed", t->applied_failed},
+        {"a restart", t->reopened},
+        {"a record found by a restart", t->loaded},
+        {"damage on disk", t->damaged},
+        {"a store that was verified", t->verified},
+        {"a copy in host memory that was dropped", t->dropped[SC_TIER_HOST]},
+        {"a copy on disk that was dropped", t->dropped[SC_TIER_DISK]},
+        {"a copy that the host tier refused", t->refused[SC_TIER_HOST]},
+        {"a copy that the disk tier refused", t->refused[SC_TIER_DISK]},
+        {"a hit from host memory", t->resumed[SC_TIER_HOST]},
+        {"a hit from disk", t->resumed[SC_TIER_DISK]},
+        {"a state that was lost", t->lost}};
+    int rc = 0;
+    for (size_t i = 0; i < sizeof met / sizeof *met; i++) {
+        if (met[i].count > 0) continue;
+        (void)fprintf(stderr, "never met: %s\n", met[i].what);
+        rc = 1;
+    }
+    return rc;
+}
+
 /* What it must have met to mean anything. */
 static int check_totals(uint32_t missing)
 {
-    int rc = 0;
+    int rc = check_tiers();
     if (missing > 0) {
         (void)fprintf(stderr, "%u documented results were never seen\n", missing);
         rc = 1;
