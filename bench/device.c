@@ -186,7 +186,8 @@ static void serve_path(struct run *run, struct work *w, struct path *path)
     const struct served_model *model = model_of(run);
     const struct sequence *s = w->row->sequence;
     bool samples = w->row->from + path->count >= s->prompt_len;
-    bool verify = w->decode && (w->draft_count > 0 || w->save_count > 1);
+    bool several = w->save_count > 1 && !model->options.mamba; /* which has no fold */
+    bool verify = w->decode && (w->draft_count > 0 || several);
     uint32_t logits_count = samples ? w->decode ? path->count : 1 : 0;
     size_t hidden = model->options.hidden, vocab = model->options.vocab;
     if (w->row->wants_hidden)
@@ -252,6 +253,16 @@ static struct path *accept_drafts(const struct run *run, struct work *w)
     return path;
 }
 
+/* A decode row takes one save on its way; what else is to be saved is the same state. */
+static void copy_saves(const struct run *run, const struct work *w)
+{
+    for (uint32_t i = 1; i < w->save_count; i++) {
+        const int32_t slot = run->saves[w->save_first + i].slot;
+        sc_pool *pool = run->device->o.pool;
+        bench_must(sc_state_copy(pool, &w->dest, pool, &slot, 1), "sc_state_copy");
+    }
+}
+
 static void take_outputs(const struct run *run, struct work *w, struct path *path)
 {
     struct device_row *row = w->row;
@@ -263,6 +274,8 @@ static void take_outputs(const struct run *run, struct work *w, struct path *pat
         row->logits_count = w->decode ? row->len - row->from : 1;
     if (run->served[path->served].tape)
         served_fold(model_of(run), &run->forward, &run->served[path->served], row->len);
+    else if (w->decode)
+        copy_saves(run, w);
     if (!row->wants_state)
         return;
     row->state = bench_alloc(state_bytes(run->device->o.pool), 1);

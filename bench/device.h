@@ -60,7 +60,7 @@ struct device_step {
 
 struct device_options {
     struct sampler sampler;
-    const sc_pool *pool;
+    sc_pool *pool;
     const struct paged_kv *kv;
     uint32_t threads;               /* for the model */
     uint32_t depth, row_max;

@@ -111,7 +111,8 @@ static double to_bf16(double value)
 }
 
 /* a (raw q k v) to b (silu of the conv), moving the window on. */
-static void conv(struct ref64 *ref, struct ref_layer *state, const float *weight)
+static void conv(struct ref64 *ref, struct ref_layer *state, const float *weight,
+    const float *bias)
 {
     size_t channels = ref->model->channels;
     bool narrow = ref->model->options.state_dtype == SC_DTYPE_BF16;
@@ -124,6 +125,8 @@ static void conv(struct ref64 *ref, struct ref_layer *state, const float *weight
         }
         state->window[(CONV_WIDTH - 2) * channels + c] = in;
         sum += in * (double)weight[c * CONV_WIDTH + CONV_WIDTH - 1];
+        if (bias)
+            sum += (double)bias[c];
         ref->b[c] = sum * sigmoid(sum);
     }
 }
@@ -174,6 +177,45 @@ static void delta_head(struct ref64 *ref, double *state, const struct served_lay
     }
 }
 
+/* One head of Mamba-2: S <- S exp(-rate dt) + dt x B'; y = S C + D x; b is [x | B | C]. */
+static void mamba_head(struct ref64 *ref, double *state, const struct served_layer *layer,
+    size_t h, double *out)
+{
+    const struct served_options *o = &ref->model->options;
+    size_t dim = o->head_dim, shared = h / (o->v_heads / o->heads);
+    const double *x = ref->b + h * dim, *b = ref->b + ref->model->value_dim + shared * dim;
+    const double *c = b + ref->model->key_dim;
+    double dt = softplus(ref->c[h] + (double)layer->dt_bias[h]);
+    double decay = exp(-exp((double)layer->a_log[h]) * dt);
+    for (size_t i = 0; i < dim; i++) {
+        double sum = (double)layer->skip[h] * x[i];
+        for (size_t j = 0; j < dim; j++) {
+            state[i * dim + j] = state[i * dim + j] * decay + dt * x[i] * b[j];
+            sum += state[i * dim + j] * c[j];
+        }
+        out[i] = sum;
+    }
+}
+
+static void mamba(struct ref64 *ref, uint32_t index, const struct served_layer *layer)
+{
+    const struct served_model *m = ref->model;
+    const struct served_options *o = &m->options;
+    size_t dim = o->head_dim;
+    times(ref->h, layer->qkv, ref->a, o->hidden, m->channels);
+    conv(ref, &ref->layers[index], layer->conv, layer->conv_bias);
+    times(ref->h, layer->decay, ref->c, o->hidden, m->decay_dim);
+    times(ref->h, layer->gate, ref->d, o->hidden, m->value_dim);
+    for (size_t h = 0; h < o->v_heads; h++) {
+        double *out = ref->a + h * dim, *z = ref->d + h * dim;
+        mamba_head(ref, ref->layers[index].state + h * dim * dim, layer, h, out);
+        for (size_t i = 0; i < dim; i++)
+            out[i] *= z[i] * sigmoid(z[i]);
+        rms(out, layer->out_norm, out, dim, 1e-6);
+    }
+    times(ref->a, layer->out, ref->d, m->value_dim, o->hidden);
+}
+
 static void linear(struct ref64 *ref, uint32_t index, const struct served_layer *layer)
 {
     const struct served_model *m = ref->model;
@@ -181,7 +223,7 @@ static void linear(struct ref64 *ref, uint32_t index, const struct served_layer 
     size_t dim = o->head_dim;
     double beta[256];
     times(ref->h, layer->qkv, ref->a, o->hidden, m->channels);
-    conv(ref, &ref->layers[index], layer->conv);
+    conv(ref, &ref->layers[index], layer->conv, NULL);
     for (size_t h = 0; h < 2 * (size_t)o->heads; h++)
         normalise(ref->b + h * dim, dim);
     times(ref->h, layer->decay, ref->c, o->hidden, m->decay_dim);
@@ -242,6 +284,8 @@ void ref64_step(struct ref64 *ref, int32_t token, double *hidden_out)
         rms(ref->x, layer->norm, ref->h, hidden, 1e-6);
         if (layer->is_attention)
             attention(ref, i, layer);
+        else if (o->mamba)
+            mamba(ref, i, layer);
         else
             linear(ref, i, layer);
         for (size_t j = 0; j < hidden; j++)

@@ -74,7 +74,8 @@ static const struct argp_option option_list[] = {
     {"disk-write", KEY_DISK_WRITE, "back|through|selective", 0, "the same of the disk (through)",
         0},
     {NULL, 0, NULL, 0, "Model", 3},
-    {"kind", KEY_KIND, "gdn|kda", 0, "of linear attention (gdn)", 0},
+    {"kind", KEY_KIND, "gdn|kda|mamba2", 0, "of linear layers; mamba2 has --heads groups, and "
+        "no drafts (gdn)", 0},
     {"layers", KEY_LAYERS, "N", 0, "(4)", 0},
     {"attention-every", KEY_ATTENTION_EVERY, "N", 0, "each N-th layer is full attention (4)", 0},
     {"hidden", KEY_HIDDEN, "N", 0, "multiple of 8 (64)", 0},
@@ -243,8 +244,10 @@ static error_t parse_word_option(struct argp_state *state, struct replay_options
             : SC_LAYOUT_CONTIGUOUS;
         return 0;
     case KEY_KIND:
-        o->model.kind = parse_word(state, key, text, "gdn", "kda") ? SC_K_KIND_KDA
-                                                                   : SC_K_KIND_GDN;
+        o->model.mamba = strcmp(text, "mamba2") == 0;
+        o->model.kind = !o->model.mamba && parse_word(state, key, text, "gdn", "kda")
+            ? SC_K_KIND_KDA
+            : SC_K_KIND_GDN;
         return 0;
     case KEY_STATE:
         o->model.state_dtype = parse_word(state, key, text, "fp32", "bf16") ? SC_DTYPE_BF16
@@ -351,6 +354,8 @@ static void check_together(const struct replay_options *o)
         refuse("--backend is of the model: not with --no-compute");
     if (o->drafts && o->model.backend)
         refuse("--draft needs the kernels of draft tokens, which a device does not have yet");
+    if (m->mamba && (o->drafts || o->model.backend))
+        refuse("--kind mamba2 has no kernels for --draft, nor for a device");
     if (!o->trace && (o->block || o->scale))
         refuse("--block and --scale are for a trace");
     if (o->scale % m->chunk != 0)

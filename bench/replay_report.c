@@ -18,6 +18,8 @@ static double seconds(uint64_t ns)
 
 static const char *kind_name(const struct replay_options *o)
 {
+    if (o->model.mamba)
+        return "Mamba-2";
     return o->model.kind == SC_K_KIND_GDN ? "GDN" : "KDA";
 }
 

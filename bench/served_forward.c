@@ -290,7 +290,7 @@ static void run_linear(struct lane *lane, uint32_t index, const struct served_la
     sc_devptr out = floats_at(lane, lane->out);
     sc_k_gated_rmsnorm_params norm = {.x = out, .z = floats_at(lane, lane->gate), .y = out,
         .dtype = SC_DTYPE_F32, .weight = twin_at(&m->weights, layer->out_norm),
-        .weight_dtype = SC_DTYPE_F32,
+        .weight_dtype = SC_DTYPE_F32, .gate_first = o->mamba,
         .act = o->kind == SC_K_KIND_GDN ? SC_K_ACT_SILU : SC_K_ACT_SIGMOID,
         .token_count = lane->token_count, .heads = o->v_heads, .dim = o->head_dim, .eps = 1e-6f};
     bench_must(sc_k_gated_rmsnorm(backend(lane), &norm, NULL), "sc_k_gated_rmsnorm");

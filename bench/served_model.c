@@ -65,6 +65,10 @@ static void make_linear(struct making *m, const struct served_model *model, stru
     l->dt_bias = between(m, model->decay_dim, -6.0, -3.0);
     l->out_norm = around_one(m, o->head_dim);
     l->out = matrix(m, model->value_dim, o->hidden);
+    if (o->mamba) {
+        l->conv_bias = noise(m, model->channels, 0.1);
+        l->skip = around_one(m, o->v_heads);
+    }
 }
 
 static void make_attention(struct making *m, const struct served_model *model,
@@ -128,6 +132,10 @@ static uint32_t layer_parts(const struct served_model *model, uint32_t layer, sc
             part.block_count = 3;
             part.blocks[0] = part.blocks[1] = conv_block(model->key_dim, o->head_dim);
             part.blocks[2] = conv_block(model->value_dim, o->head_dim);
+            if (o->mamba) { /* x B C */
+                part.blocks[0] = part.blocks[2];
+                part.blocks[2] = part.blocks[1];
+            }
         }
         parts[i] = part;
     }
@@ -141,7 +149,8 @@ static sc_status make_schema(struct served_model *model)
 {
     const struct served_options *o = &model->options;
     sc_group group = {.chunk = o->chunk};
-    snprintf(group.name, sizeof group.name, o->kind == SC_K_KIND_GDN ? "gdn" : "kda");
+    snprintf(group.name, sizeof group.name, o->mamba ? "mamba2" :
+        o->kind == SC_K_KIND_GDN ? "gdn" : "kda");
     sc_part *parts = bench_alloc((size_t)o->layers * (CONV_PARTS_MAX + 1), sizeof *parts);
     sc_schema_options options = SC_SCHEMA_OPTIONS_INIT;
     char revision[96]; /* all that weights and KV depend on, beside the shapes of states */

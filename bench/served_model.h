@@ -5,6 +5,7 @@
  *   tokens -> embedding -> [ norm, mixer, + ; norm, MLP, + ] x layers -> norm -> logits
  *
  *   linear mixer     q k v = x Wqkv -> conv (W = 4, silu) -> gated delta rule -> gated norm -> Wo
+ *                    (Mamba-2: x B C, state space, the gate before its norm)
  *                    its conv window(s) and state matrix live in slots of an sc_pool and are
  *                    touched by the library's kernels alone, in place
  *   attention mixer  softmax over all earlier positions, keys and values in pages of a paged_kv
@@ -24,6 +25,7 @@ enum { CONV_WIDTH = 4, CONV_PARTS_MAX = 3 };
 
 struct served_options {
     sc_k_kind kind;
+    bool mamba;             /* linear layers are Mamba-2; kind is GDN then */
     sc_dtype state_dtype;   /* F32 or BF16; conv windows have the same dtype */
     uint32_t layers;        /* every `attention_every`-th is attention */
     uint32_t attention_every;
@@ -42,6 +44,7 @@ struct served_layer {
     const float *norm, *mlp_norm, *mlp_gate, *mlp_up, *mlp_down, *out;
     /* linear */
     const float *qkv, *conv, *decay, *beta, *gate, *a_log, *dt_bias, *out_norm;
+    const float *conv_bias, *skip; /* Mamba-2 */
     /* attention */
     const float *query, *key, *value;
 };

@@ -32,13 +32,29 @@ static inline sc_k_gate_weights served_gate_weights(const struct served_model *m
         .lower_bound = -5.0f};
 }
 
+/* Mamba-2: v heads of head_dim channels, `heads` groups, states as wide as a head. */
+static inline sc_linear_ssm served_ssm(const struct served_model *m,
+    const struct served_layer *layer)
+{
+    const struct served_options *o = &m->options;
+    return (sc_linear_ssm){.a_log = twin_at(&m->weights, layer->a_log),
+        .dt_bias = twin_at(&m->weights, layer->dt_bias), .d = twin_at(&m->weights, layer->skip),
+        .heads = o->v_heads, .groups = o->heads, .head_dim = o->head_dim,
+        .state_dim = o->head_dim};
+}
+
 static inline sc_linear_layer served_linear_layer(const struct served_model *m,
     const struct served_layer *layer)
 {
-    return (sc_linear_layer){.shape = served_delta_shape(m),
+    sc_linear_layer linear = {.shape = served_delta_shape(m),
         .conv_weight = twin_at(&m->weights, layer->conv),
         .conv_dtype = SC_DTYPE_F32, .conv_act = SC_K_ACT_SILU, .conv_width = CONV_WIDTH,
         .gates = served_gate_weights(m, layer), .chunk = m->options.chunk};
+    if (m->options.mamba) {
+        linear.conv_bias = twin_at(&m->weights, layer->conv_bias);
+        linear.ssm = served_ssm(m, layer);
+    }
+    return linear;
 }
 
 /* Windows and states of layer `index`. */

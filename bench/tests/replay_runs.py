@@ -119,6 +119,7 @@ def help_names_every_option_and_code():
 @test
 def a_device_serves_too_or_says_why_not():
     assert "host, cuda" in run("replay", "--backend", "nowhere", code=2)
+    assert "mamba2" in run("replay", "--kind", "mamba2", "--draft", "2", code=2)
     done = subprocess.run([PROGRAM, "replay", "--json", *SMALL, "--check", "6", "--backend",
                            "cuda"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                           check=False)
@@ -142,8 +143,8 @@ def text_report_has_what_was_promised():
 
 @test
 def every_form_is_bit_equal_to_cold_runs():
-    forms = itertools.product(("gdn", "kda"), ("contiguous", "page-major"), ("fp32", "bf16"),
-                              ("1", "16"))
+    forms = itertools.product(("gdn", "kda", "mamba2"), ("contiguous", "page-major"),
+                              ("fp32", "bf16"), ("1", "16"))
     for kind, layout, state, page in scaled(forms, 3):
         result = replay(*SMALL, "--check", "10", "--kind", kind, "--layout", layout, "--state",
                         state, "--page", page, "--verify-every", "7")
@@ -205,7 +206,9 @@ HAPPENING = (
     (("--in-flight", "3", "--draft", "4", "--draft-tree", "--kind", "kda", "--layout",
       "contiguous", *EVERYTHING), (IN_FLIGHT, DRAFTS, BOTH, PREEMPT, FORKS, TENANTS, TAILS)),
     (("--in-flight", "2", "--page", "64", "--kind", "kda", "--state", "bf16", "--slots", "40",
-      *EVERYTHING), (IN_FLIGHT, PREEMPT, FORKS, TENANTS, TAILS)))
+      *EVERYTHING), (IN_FLIGHT, PREEMPT, FORKS, TENANTS, TAILS)),
+    (("--in-flight", "2", "--kind", "mamba2", "--page", "64", *EVERYTHING),
+     (IN_FLIGHT, PREEMPT, FORKS, TENANTS, TAILS)))
 
 
 def assert_happened(result, wanted):
