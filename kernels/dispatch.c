@@ -13,71 +13,101 @@
 #define REF_STATE (SC_KF_F32 | SC_KF_BF16 | SC_KF_STATE_F32 | SC_KF_STATE_BF16)
 #define REF_PLAIN (SC_KF_F32 | SC_KF_BF16)
 
-/* One row: compute capabilities, features, launcher, what the processor needs. */
-#define ROW(NAME, CC_MIN, CC_MAX, FEATURES, LAUNCH, CPU)                                           \
+/* One row: compute capabilities, features, launcher, what the processor needs; then head sizes and
+ * chunks, and the runtime of a device. */
+#define ROW(NAME, CC_MIN, CC_MAX, FEATURES, LAUNCH, CPU, ...)                                      \
     {.name = NAME, .cc_min = (CC_MIN), .cc_max = (CC_MAX), .features = (FEATURES),                 \
-        .launch = LAUNCH, .cpu = (CPU)},
+        .launch = LAUNCH, .cpu = (CPU), __VA_ARGS__},
+#define NO_HEADS .dim_max = 0
+#define HEADS .dim_max = SC_K_DIM_MAX
+#define HEADS_OF_8 .dim_max = SC_K_DIM_MAX, .dim_step = 8
+#define CHUNKS(MOST) .dim_max = SC_K_DIM_MAX, .chunk_max = (MOST)
 #ifdef SC_HAVE_CUDA
-#define SM90(features, launch)                                                                     \
-    ROW("sm90", 90, UINT32_MAX, (features) | SC_KF_STRIDED | SC_KF_SAVES | SC_KF_TREE, launch, 0)
+#define SM90(features, launch, ...)                                                                \
+    ROW("sm90", 90, UINT32_MAX, (features) | SC_KF_STRIDED | SC_KF_SAVES | SC_KF_TREE, launch, 0,  \
+        .runtime_min = 12000, .runtime_max = UINT32_MAX, __VA_ARGS__)
 #else
-#define SM90(features, launch)
+#define SM90(features, launch, ...)
 #endif
 #ifdef SC_HAVE_WIDE_ROWS
-#define WIDE(features, launch)                                                                     \
-    ROW("avx512", 0, 0, features, launch##_avx512, SC_CPU_AVX512)                                  \
-    ROW("avx2", 0, 0, features, launch##_avx2, SC_CPU_AVX2)
-#define BF16(features, launch)                                                                     \
-    ROW("avx512_bf16", 0, 0, features, launch##_avx512_bf16, SC_CPU_AVX512 | SC_CPU_AVX512_BF16)
+#define WIDE(features, launch, ...)                                                                \
+    ROW("avx512", 0, 0, features, launch##_avx512, SC_CPU_AVX512, __VA_ARGS__)                     \
+    ROW("avx2", 0, 0, features, launch##_avx2, SC_CPU_AVX2, __VA_ARGS__)
+#define BF16(features, launch, ...)                                                                \
+    ROW("avx512_bf16", 0, 0, features, launch##_avx512_bf16, SC_CPU_AVX512 | SC_CPU_AVX512_BF16,   \
+        __VA_ARGS__)
 #else
-#define WIDE(features, launch)
-#define BF16(features, launch)
+#define WIDE(features, launch, ...)
+#define BF16(features, launch, ...)
 #endif
 /* The host's rows take everything that an operation has. */
 #define HOST_ALL                                                                                   \
     (SC_KF_INITIAL | SC_KF_DIM_FIRST | SC_KF_MIXED | SC_KF_STRIDED | SC_KF_SAVES | SC_KF_TREE      \
         | SC_KF_RING)
-#define HOST(features, launch)                                                                     \
-    WIDE((features) | HOST_ALL, launch)                                                            \
-    ROW("reference", 0, 0, (features) | HOST_ALL, launch##_ref, 0)
-#define BF16_HOST(features, launch)                                                                \
-    BF16((features) | HOST_ALL, launch) HOST(features, launch)
+#define HOST(features, launch, ...)                                                                \
+    WIDE((features) | HOST_ALL, launch, __VA_ARGS__)                                               \
+    ROW("reference", 0, 0, (features) | HOST_ALL, launch##_ref, 0, __VA_ARGS__)
+#define BF16_HOST(features, launch, ...)                                                           \
+    BF16((features) | HOST_ALL, launch, __VA_ARGS__) HOST(features, launch, __VA_ARGS__)
 /* First match wins; compute capability 0 is the host. */
-#define ROWS(features, launch) {SM90(features, launch##_sm90) HOST(features, launch)}
+#define ROWS(features, launch, ...)                                                                \
+    {SM90(features, launch##_sm90, __VA_ARGS__) HOST(features, launch, __VA_ARGS__)}
 /* With a row for processors that narrow to bf16 in one instruction. */
-#define BF16_ROWS(features, launch)                                                                \
-    {SM90(features, launch##_sm90) BF16_HOST(features, launch)}
+#define BF16_ROWS(features, launch, ...)                                                           \
+    {SM90(features, launch##_sm90, __VA_ARGS__) BF16_HOST(features, launch, __VA_ARGS__)}
 /* No device row so far. */
-#define HOST_ROWS(features, launch) {HOST(features, launch)}
+#define HOST_ROWS(features, launch, ...) {HOST(features, launch, __VA_ARGS__)}
+/* ... but one for bf16. */
+#define BF16_HOST_ROWS(features, launch, ...) {BF16_HOST(features, launch, __VA_ARGS__)}
 
-static const struct sc_kernel_row conv_prefill_rows[] = ROWS(REF_STATE, sc_k_conv_prefill);
-static const struct sc_kernel_row conv_update_rows[] = ROWS(REF_STATE, sc_k_conv_update);
-static const struct sc_kernel_row gates_rows[] = ROWS(REF_PLAIN, sc_k_gates);
-static const struct sc_kernel_row l2norm_rows[] = ROWS(REF_PLAIN, sc_k_l2norm);
-static const struct sc_kernel_row gated_rmsnorm_rows[] = ROWS(REF_PLAIN, sc_k_gated_rmsnorm);
+static const struct sc_kernel_row conv_prefill_rows[] =
+    ROWS(REF_STATE, sc_k_conv_prefill, NO_HEADS);
+static const struct sc_kernel_row conv_update_rows[] =
+    ROWS(REF_STATE, sc_k_conv_update, NO_HEADS);
+static const struct sc_kernel_row gates_rows[] =
+    ROWS(REF_PLAIN, sc_k_gates, NO_HEADS);
+static const struct sc_kernel_row l2norm_rows[] =
+    ROWS(REF_PLAIN, sc_k_l2norm, NO_HEADS);
+static const struct sc_kernel_row gated_rmsnorm_rows[] =
+    ROWS(REF_PLAIN, sc_k_gated_rmsnorm, NO_HEADS);
 static const struct sc_kernel_row delta_recurrent_rows[] =
-    BF16_ROWS(REF_STATE, sc_k_delta_recurrent);
-static const struct sc_kernel_row delta_chunk_rows[] = ROWS(REF_STATE, sc_k_delta_chunk);
-static const struct sc_kernel_row decode_packed_rows[] = BF16_ROWS(REF_STATE, sc_k_decode_packed);
-static const struct sc_kernel_row delta_verify_rows[] = HOST_ROWS(REF_STATE, sc_k_delta_verify);
-static const struct sc_kernel_row delta_commit_rows[] = HOST_ROWS(REF_STATE, sc_k_delta_commit);
-static const struct sc_kernel_row conv_verify_rows[] = HOST_ROWS(REF_STATE, sc_k_conv_verify);
-static const struct sc_kernel_row conv_commit_rows[] = HOST_ROWS(REF_STATE, sc_k_conv_commit);
+    BF16_ROWS(REF_STATE, sc_k_delta_recurrent, HEADS);
+static const struct sc_kernel_row delta_chunk_rows[] =
+    ROWS(REF_STATE, sc_k_delta_chunk, CHUNKS(64));
+static const struct sc_kernel_row decode_packed_rows[] =
+    BF16_ROWS(REF_STATE, sc_k_decode_packed, HEADS);
+static const struct sc_kernel_row delta_verify_rows[] =
+    HOST_ROWS(REF_STATE, sc_k_delta_verify, HEADS);
+static const struct sc_kernel_row delta_commit_rows[] =
+    HOST_ROWS(REF_STATE, sc_k_delta_commit, HEADS);
+static const struct sc_kernel_row conv_verify_rows[] =
+    HOST_ROWS(REF_STATE, sc_k_conv_verify, NO_HEADS);
+static const struct sc_kernel_row conv_commit_rows[] =
+    HOST_ROWS(REF_STATE, sc_k_conv_commit, NO_HEADS);
 static const struct sc_kernel_row conv_update_spec_rows[] =
-    HOST_ROWS(REF_STATE, sc_k_conv_update_spec);
-static const struct sc_kernel_row ssm_rows[] = HOST_ROWS(REF_STATE, sc_k_ssm);
-static const struct sc_kernel_row decode_rows[] = {BF16_HOST(REF_STATE, sc_k_decode)};
-static const struct sc_kernel_row qkv_split_rows[] = HOST_ROWS(REF_PLAIN, sc_k_qkv_split);
-static const struct sc_kernel_row ssm_chunk_rows[] = HOST_ROWS(REF_STATE, sc_k_ssm_chunk);
-static const struct sc_kernel_row project_rows[] = HOST_ROWS(REF_PLAIN, sc_k_project);
-static const struct sc_kernel_row kda_update_rows[] = HOST_ROWS(REF_STATE, sc_kda_update);
-static const struct sc_kernel_row move_rows[] = ROWS(REF_PLAIN | SC_KF_I8, sc_k_move);
-static const struct sc_kernel_row replay_delta_rows[] = HOST_ROWS(REF_STATE, sc_k_replay_delta);
+    HOST_ROWS(REF_STATE, sc_k_conv_update_spec, NO_HEADS);
+static const struct sc_kernel_row ssm_rows[] =
+    HOST_ROWS(REF_STATE, sc_k_ssm, HEADS);
+static const struct sc_kernel_row decode_rows[] =
+    BF16_HOST_ROWS(REF_STATE, sc_k_decode, HEADS);
+static const struct sc_kernel_row qkv_split_rows[] =
+    HOST_ROWS(REF_PLAIN, sc_k_qkv_split, NO_HEADS);
+static const struct sc_kernel_row ssm_chunk_rows[] =
+    HOST_ROWS(REF_STATE, sc_k_ssm_chunk, CHUNKS(256));
+static const struct sc_kernel_row project_rows[] =
+    HOST_ROWS(REF_PLAIN, sc_k_project, NO_HEADS);
+static const struct sc_kernel_row kda_update_rows[] =
+    HOST_ROWS(REF_STATE, sc_kda_update, HEADS_OF_8);
+static const struct sc_kernel_row move_rows[] =
+    ROWS(REF_PLAIN | SC_KF_I8, sc_k_move, NO_HEADS);
+static const struct sc_kernel_row replay_delta_rows[] =
+    HOST_ROWS(REF_STATE, sc_k_replay_delta, HEADS);
 static const struct sc_kernel_row replay_delta_fold_rows[] =
-    HOST_ROWS(REF_STATE, sc_k_replay_delta_fold);
-static const struct sc_kernel_row replay_ssm_rows[] = HOST_ROWS(REF_STATE, sc_k_replay_ssm);
+    HOST_ROWS(REF_STATE, sc_k_replay_delta_fold, HEADS);
+static const struct sc_kernel_row replay_ssm_rows[] =
+    HOST_ROWS(REF_STATE, sc_k_replay_ssm, HEADS);
 static const struct sc_kernel_row replay_ssm_fold_rows[] =
-    HOST_ROWS(REF_STATE, sc_k_replay_ssm_fold);
+    HOST_ROWS(REF_STATE, sc_k_replay_ssm_fold, HEADS);
 
 struct op_table {
     const char *name;
@@ -199,6 +229,8 @@ static bool row_allowed(const sc_backend *backend, const struct sc_kernel_row *r
 {
     if (backend->compute_capability < row->cc_min) return false;
     if (backend->compute_capability > row->cc_max) return false;
+    if (backend->runtime_version < row->runtime_min) return false;
+    if (row->cc_min > 0 && backend->runtime_version > row->runtime_max) return false;
     if (row->cc_min > 0) {
         if (strcmp(backend->name, "cuda") != 0) return false;
         return forced[0] == '\0' || strcmp(forced, row->name) == 0;
@@ -281,6 +313,10 @@ static const char *row_lacks(const struct sc_kernel_row *row, const struct sc_ke
         return text;
     }
     if (row->dim_max != 0 && wish->dim > row->dim_max) return "has smaller heads";
+    if (row->dim_step != 0 && wish->dim % row->dim_step != 0) {
+        (void)snprintf(text, bytes, "has heads of multiples of %u", row->dim_step);
+        return text;
+    }
     if (row->chunk_max != 0 && wish->chunk > row->chunk_max) return "has shorter chunks";
     return NULL;
 }

@@ -45,9 +45,10 @@ struct sc_kernel_row {
     uint32_t features;
     sc_kernel_fn launch;
     uint32_t cpu;       /* bits of sc_kernel_cpu */
-    uint32_t dim_max;   /* of K, V, N, P; 0: SC_K_DIM_MAX */
-    uint32_t chunk_max; /* 0: any that the operation knows */
-    uint32_t runtime_min; /* version of the device's runtime; 0: any */
+    uint32_t dim_max;   /* head sizes: of K, V, N, P; 0: the operation has no heads */
+    uint32_t dim_step;  /* they are multiples of this; 0: any */
+    uint32_t chunk_max; /* longest chunk; 0: the operation has none */
+    uint32_t runtime_min, runtime_max; /* version of the device's runtime; the host's: 0 */
 };
 
 /* Features that tensors of `dtype` and slots of `state_dtype` (0: none) need; 0 for a dtype that no

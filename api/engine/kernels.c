@@ -47,7 +47,8 @@ sc_status sc_engine_kernels_create(struct sc_cache *cache)
     o.saves = true;
     o.trees = options->draft_max > 0;
     o.ring = cache->ring_records > 0;
-    o.chunk = cache->chunk_grid <= 256 ? cache->chunk_grid : 0;
+    /* a longer grid is that of Mamba-2 layers, or of several kinds: of no one operation */
+    o.chunk = cache->chunk_grid <= 64 ? cache->chunk_grid : 0;
     o.allocator = options->allocator;
     return sc_kernels_create(&o, &cache->kernels);
 }

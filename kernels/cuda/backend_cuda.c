@@ -351,6 +351,7 @@ static void open_device(void)
         return;
     }
     cuda_backend.compute_capability = (uint32_t)(major * 10 + minor);
+    cuda_backend.runtime_version = CUDART_VERSION; /* what this was compiled for, linked with */
 }
 
 sc_status sc_backend_cuda_open(sc_backend **backend_out)

@@ -150,6 +150,36 @@ static void receive(void *ctx, enum sc_log_level level, const sc_log_record *rec
     }
 }
 
+/* What a row declares decides: head sizes, chunks, features. Nothing is taken that does not hold. */
+START_TEST(choice__head_sizes_and_chunks_are_declared)
+{
+    static const sc_k_op with_heads[] = {SC_K_OP_DELTA_RECURRENT, SC_K_OP_DELTA_CHUNK,
+        SC_K_OP_DECODE_PACKED, SC_K_OP_DECODE, SC_K_OP_DELTA_VERIFY, SC_K_OP_DELTA_COMMIT,
+        SC_K_OP_SSM, SC_K_OP_SSM_CHUNK, SC_K_OP_REPLAY_DELTA, SC_K_OP_REPLAY_SSM,
+        SC_K_OP_KDA_UPDATE};
+    sc_kernels_options o = SC_KERNELS_OPTIONS_INIT;
+    for (size_t i = 0; i < sizeof with_heads / sizeof with_heads[0]; i++) {
+        uint32_t count = 0;
+        const struct sc_kernel_row *rows = sc_kernel_rows(with_heads[i], &count);
+        bool chunks = with_heads[i] == SC_K_OP_DELTA_CHUNK || with_heads[i] == SC_K_OP_SSM_CHUNK;
+        for (uint32_t r = 0; r < count; r++) {
+            ck_assert_uint_eq(rows[r].dim_max, SC_K_DIM_MAX);
+            ck_assert_uint_eq(rows[r].chunk_max > 0, chunks);
+            ck_assert_uint_eq(rows[r].runtime_min > 0, rows[r].cc_min > 0);
+        }
+    }
+    o.dim = 20, o.chunk = 128;
+    sc_kernels *k = create(&o);
+    ck_assert_ptr_null(row_of(k, SC_K_OP_KDA_UPDATE, false).row);
+    ck_assert_ptr_nonnull(strstr(row_of(k, SC_K_OP_KDA_UPDATE, false).reason, "multiples of 8"));
+    ck_assert_ptr_null(row_of(k, SC_K_OP_DELTA_CHUNK, false).row);
+    ck_assert_ptr_nonnull(strstr(row_of(k, SC_K_OP_DELTA_CHUNK, false).reason, "shorter chunks"));
+    ck_assert_ptr_nonnull(row_of(k, SC_K_OP_SSM_CHUNK, false).row);
+    ck_assert_ptr_nonnull(row_of(k, SC_K_OP_DECODE, false).row);
+    sc_kernels_destroy(k);
+}
+END_TEST
+
 START_TEST(choice__is_logged_once)
 {
     sc_kernels_options o = SC_KERNELS_OPTIONS_INIT;
@@ -224,6 +254,7 @@ int main(void)
     TCase *all = tcase_create("choice");
     tcase_add_test(all, choice__every_operation_has_a_row_and_a_reason);
     tcase_add_test(all, choice__wishes_are_apart);
+    tcase_add_test(all, choice__head_sizes_and_chunks_are_declared);
     tcase_add_test(all, choice__an_operation_that_lacks_the_wish_takes_the_next);
     tcase_add_test(all, choice__calls_take_what_was_resolved);
     tcase_add_test(all, choice__a_call_beyond_the_choice_is_refused);

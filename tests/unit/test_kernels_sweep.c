@@ -88,6 +88,7 @@ struct delta_call {
     struct rig_pool initial;
     void *scratch;
     double *s;
+    bool forgets; /* some decay */
 };
 
 /* Dense tensors: the gates have no strides. */
@@ -99,13 +100,14 @@ static struct sw_tensor dense(size_t rows, size_t cols)
 }
 
 /* Decays weak, strong, of the bounded gate, or none at all; beta up to 2. */
-static void gates_fill(struct sw_tensor *g, struct sw_tensor *beta, size_t from, size_t to)
+static bool gates_fill(struct sw_tensor *g, struct sw_tensor *beta, size_t from, size_t to)
 {
     static const double low[] = {-0.05, -1.0, -5.0, -40.0, 0.0};
     uint32_t kind = sw_below(5);
     sw_uniform(g, from, to, low[kind], 0.0);
     sw_uniform(beta, from, to, 0.0, sw_chance(0.3) ? 2.0 : 1.0);
     sw_note(" decay %g", low[kind]);
+    return low[kind] < 0.0;
 }
 
 static void delta_tensors(struct delta_call *c, sc_dtype dtype)
@@ -121,7 +123,7 @@ static void delta_tensors(struct delta_call *c, sc_dtype dtype)
     c->beta = dense(n, s->v_heads);
     sw_fill(&c->q, from, to, 1.0f), sw_fill(&c->k, from, to, k_size);
     sw_fill(&c->v, from, to, 1.0f);
-    gates_fill(&c->g, &c->beta, from, to);
+    c->forgets = gates_fill(&c->g, &c->beta, from, to);
     c->p.q = sw_ptr(&c->q), c->p.k = sw_ptr(&c->k), c->p.v = sw_ptr(&c->v);
     c->p.o = sw_ptr(&c->o), c->p.g = sw_ptr(&c->g), c->p.beta = sw_ptr(&c->beta);
     c->p.q_stride = c->q.pitch, c->p.k_stride = c->k.pitch, c->p.v_stride = c->v.pitch;
@@ -191,16 +193,18 @@ static void delta_token(const struct delta_call *c, double *s, size_t t, double 
 
 /* fp32 2e-5, bf16 tensors 3e-3, a bf16 pool 5e-3: the recurrent forms round such a state after each
  * token, and so does the reference then; where one of the two rounds up and the other down, the
- * difference stays for as many tokens as the state remembers. */
+ * difference stays for as many tokens as the state remembers. A state that forgets nothing at all
+ * keeps the rounding of every chunk's end: 16 of them were seen to make 5.3e-3. */
 static double o_limit(const struct delta_call *c)
 {
-    if (c->pool.p.slots.dtype == SC_DTYPE_BF16) return 5e-3;
+    if (c->pool.p.slots.dtype == SC_DTYPE_BF16) return c->forgets ? 5e-3 : 8e-3;
     return c->p.dtype == SC_DTYPE_BF16 ? 3e-3 : 2e-5;
 }
 
 static double state_limit(const struct delta_call *c)
 {
-    return c->pool.p.slots.dtype == SC_DTYPE_BF16 ? 5e-3 : 2e-5;
+    if (c->pool.p.slots.dtype == SC_DTYPE_BF16) return c->forgets ? 5e-3 : 8e-3;
+    return 2e-5;
 }
 
 static void delta_row(struct delta_call *c, uint32_t r, bool chunk, struct sw_error *e)

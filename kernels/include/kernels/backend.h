@@ -83,6 +83,7 @@ struct sc_backend {
     const struct sc_backend_ops *ops;
     const char *name;            /* static */
     uint32_t compute_capability; /* 0: host; 90: sm_90 */
+    uint32_t runtime_version;    /* 0: host; 13000: CUDA 13.0 */
     bool host_memory;            /* a sc_devptr of this backend is a host address */
     /* NULL, or the row of each operation (NULL: none), chosen once: kernels_choice.h */
     const struct sc_kernel_row *const *rows;
