@@ -150,7 +150,7 @@ static void receive(void *ctx, enum sc_log_level level, const sc_log_record *rec
     }
 }
 
-/* What a row declares decides: head sizes, chunks, features. Nothing is taken that does not hold. */
+/* What a row declares decides: head sizes, chunks, features. Nothing else is taken. */
 START_TEST(choice__head_sizes_and_chunks_are_declared)
 {
     static const sc_k_op with_heads[] = {SC_K_OP_DELTA_RECURRENT, SC_K_OP_DELTA_CHUNK,
