@@ -76,7 +76,7 @@ static sc_status map_copy(sc_client *client, uint64_t id, void **data_out)
 
 /* ---- keys ---- */
 
-static sc_status check_keys(const sc_client_key *keys, uint32_t count)
+sc_status client_check_keys(const sc_client_key *keys, uint32_t count)
 {
     if (!keys || count == 0) return SC_FAULT(SC_ERR_INVALID, "keys are needed");
     for (uint32_t i = 0; i < count; i++) {
@@ -88,7 +88,7 @@ static sc_status check_keys(const sc_client_key *keys, uint32_t count)
     return SC_OK;
 }
 
-static void pack_key(msgpack_packer *packer, const sc_client_key *key)
+void client_pack_key(msgpack_packer *packer, const sc_client_key *key)
 {
     const struct sc_wire_key wire = {.tokens = key->tokens, .token_count = key->token_count,
         .marks = key->marks, .mark_count = key->mark_count, .len_max = key->len_max,
@@ -102,7 +102,7 @@ static void pack_keys(msgpack_packer *packer, const sc_client_key *keys, uint32_
 {
     sc_pack_name(packer, "keys");
     (void)msgpack_pack_array(packer, count);
-    for (uint32_t i = 0; i < count; i++) pack_key(packer, &keys[i]);
+    for (uint32_t i = 0; i < count; i++) client_pack_key(packer, &keys[i]);
 }
 
 /* The result as an array of `count`. NULL: it is none. */
@@ -143,7 +143,7 @@ sc_status sc_client_lookup(sc_client *client, const sc_client_key *keys, uint32_
 {
     struct client_call call;
     if (!client || !answers_out) return SC_FAULT(SC_ERR_INVALID, "client and answers are needed");
-    SC_PASS(check_keys(keys, count));
+    SC_PASS(client_check_keys(keys, count));
     sc_call_begin(&call, client, "lookup");
     (void)msgpack_pack_map(&call.packer, 1);
     pack_keys(&call.packer, keys, count);
@@ -186,7 +186,7 @@ static sc_status give_back(sc_client *client, const uint64_t *ids, uint32_t coun
 }
 
 /* [status, lease, len, reason, text] */
-static bool read_item(const msgpack_object *object, sc_client_state *state, sc_status *each,
+bool client_read_item(const msgpack_object *object, sc_client_state *state, sc_status *each,
     const msgpack_object_str **text_out)
 {
     const msgpack_object *items = object->via.array.ptr;
@@ -214,7 +214,7 @@ static sc_status acquire(struct client_call *call, uint32_t count, sc_client_sta
     for (uint32_t i = 0; i < count; i++) {
         const msgpack_object_str *text;
         void *data = NULL;
-        if (!read_item(&items[i], &states[i], &each[i], &text)) {
+        if (!client_read_item(&items[i], &states[i], &each[i], &text)) {
             return sc_call_wrong(call, "an item of an acquire");
         }
         if (each[i] != SC_OK) {
@@ -282,7 +282,7 @@ sc_status sc_client_acquire(sc_client *client, const sc_client_key *keys, uint32
     if (!client || !states_out || !each_out) {
         return SC_FAULT(SC_ERR_INVALID, "client, states and statuses are needed");
     }
-    SC_PASS(check_keys(keys, count));
+    SC_PASS(client_check_keys(keys, count));
     for (uint32_t i = 0; i < count; i++) {
         states_out[i] = (sc_client_state){.lease = 0};
         each_out[i] = SC_OK;
@@ -350,12 +350,12 @@ sc_status sc_client_write_begin(sc_client *client, const sc_client_key *key,
 {
     struct client_call call;
     if (!client || !write_out) return SC_FAULT(SC_ERR_INVALID, "client and write are needed");
-    SC_PASS(check_keys(key, 1));
+    SC_PASS(client_check_keys(key, 1));
     *write_out = (sc_client_write){.write = 0};
     sc_call_begin(&call, client, "write_begin");
     (void)msgpack_pack_map(&call.packer, 1);
     sc_pack_name(&call.packer, "key");
-    pack_key(&call.packer, key);
+    client_pack_key(&call.packer, key);
     sc_status status = begin(&call, write_out);
     sc_call_end(&call);
     if (status == SC_OK || write_out->write == 0) return status;

@@ -179,6 +179,16 @@ sc_status sd_tenant_of(const struct sd_call *call, const struct sc_wire_key *key
     return SC_OK;
 }
 
+sc_status sd_lease_of(struct sd_call *call, const struct sc_wire_key *key,
+    struct sd_tenant **owner_out)
+{
+    const char *name;
+    size_t bytes;
+    *owner_out = NULL;
+    SC_PASS(sd_tenant_of(call, key, &name, &bytes));
+    return sd_tenant_lease(&call->server->tenants, name, bytes, owner_out);
+}
+
 sc_status sd_key_make(struct sd_call *call, const struct sc_wire_key *key, sc_key *key_out,
     uint32_t *common_out)
 {

@@ -61,6 +61,7 @@ static const struct name names[] = {
     {"pins", NUMBER, true, AT(pins), 0, 1 << 20, NULL},
     {"namespaces", NUMBER, false, AT(namespaces), 1, 1 << 16, NULL},
     {"tenant_bytes", SIZE, true, AT(tenant_bytes), 0, UINT64_C(1) << 50, NULL},
+    {"tenant_leases", NUMBER, true, AT(tenant_leases), 0, 1 << 20, NULL},
     {"hello_ms", NUMBER, true, AT(hello_ms), 10, 3600000, NULL},
     {"frame_ms", NUMBER, true, AT(frame_ms), 10, 3600000, NULL},
     {"common_prompts", NUMBER, true, AT(common_prompts), 0, 4096, NULL},

@@ -52,6 +52,7 @@ struct sd_config {
     /* limits; those that a reload can change are marked in config.c */
     uint64_t connections, frame_bytes, queue, output_bytes, key_tokens;
     uint64_t leases, client_leases, client_writes, pins, namespaces, tenant_bytes;
+    uint64_t tenant_leases;
     uint64_t hello_ms, frame_ms, common_prompts, common_tokens;
     char log[SD_NAME_BYTES];
     struct sd_tenant_config tenants[SD_TENANTS_MAX];

@@ -55,7 +55,8 @@ static void list_take(struct sd_hold *hold)
     hold->link = NULL;
 }
 
-struct sd_hold *sd_hold_add(struct sd_conn *conn, enum sd_hold_kind kind, sc_lease lease)
+struct sd_hold *sd_hold_add(struct sd_conn *conn, enum sd_hold_kind kind, sc_lease lease,
+    struct sd_tenant *owner)
 {
     struct sd_server *server = conn->server;
     uint32_t index = server->free_count > 0 ? server->free_holds[--server->free_count] :
@@ -63,7 +64,7 @@ struct sd_hold *sd_hold_add(struct sd_conn *conn, enum sd_hold_kind kind, sc_lea
     struct sd_hold *hold = &server->holds[index];
     uint32_t generation = hold->generation + 1;
     *hold = (struct sd_hold){.kind = kind, .index = index, .generation = generation, .conn = conn,
-        .lease = lease, .fd = -1};
+        .lease = lease, .owner = owner, .fd = -1};
     list_add(&conn->holds, hold);
     server->hold_count++;
     server->write_count += kind == SD_HOLD_WRITE;
@@ -124,6 +125,7 @@ static void end(struct sd_server *server, struct sd_hold *hold)
             if (hold->tenant) sd_tenant_gives_back(hold->tenant, server->store.stride);
         }
     }
+    if (hold->owner) hold->owner->leases--;
     server->pin_count -= hold->kind == SD_HOLD_PIN;
     hold->kind = SD_HOLD_FREE;
     server->free_holds[server->free_count++] = hold->index;

@@ -255,8 +255,11 @@ static void item_start(struct sd_call *call, struct sd_item *item, const struct 
     sc_request request = {.deadline_ns = deadline_ns};
     sc_lease lease;
     sc_status each = SC_OK;
+    struct sd_tenant *owner = NULL;
     uint32_t common;
     sc_status status = sd_hold_room(call->conn, item->owner->kind);
+    if (status == SC_OK) status = sd_lease_of(call, key, &owner);
+    bool counted = status == SC_OK && owner;
     if (status == SC_OK) status = sd_key_make(call, key, &request.key, &common);
     if (status == SC_OK) {
         status = sd_library(sc_cache_acquire(server->store.cache, &request, 1, sd_now_ns(), &lease,
@@ -268,12 +271,13 @@ static void item_start(struct sd_call *call, struct sd_item *item, const struct 
         (void)sc_lease_release(server->store.cache, lease, 0, SC_RELEASE_DISCARD);
     }
     if (status != SC_OK) {
+        if (counted) owner->leases--;
         item_failed(server, item);
         item_done(item);
         return;
     }
     server->count.asked_tokens += key->token_count;
-    item->hold = sd_hold_add(call->conn, item->owner->kind, lease);
+    item->hold = sd_hold_add(call->conn, item->owner->kind, lease, owner);
     item->hold->until_ns = item->owner->until_ns;
     sd_hold_busy(item->hold);
     if (item_step(server, item)) {

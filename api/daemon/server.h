@@ -54,6 +54,7 @@ struct sd_hold {
     uint32_t busy;
     uint64_t until_ns;         /* of a pin; 0: none */
     uint32_t len;              /* tokens of the state */
+    struct sd_tenant *owner;   /* whose lease it counts as; NULL: nobody's */
     /* WRITE */
     int fd;                    /* staging file, -1: the store's by now */
     uint32_t slot;
@@ -224,6 +225,9 @@ sc_status sd_key_make(struct sd_call *call, const struct sc_wire_key *key, sc_ke
 /* Whose the key is: of the request, or of the session. `*bytes_out` 0: nobody's. */
 sc_status sd_tenant_of(const struct sd_call *call, const struct sc_wire_key *key,
     const char **name_out, size_t *bytes_out);
+/* The tenant of the key has one lease more: to be given to a hold, or taken back. */
+sc_status sd_lease_of(struct sd_call *call, const struct sc_wire_key *key,
+    struct sd_tenant **owner_out);
 /* Room of the scratch. */
 sc_status sd_scratch(struct sd_server *server, size_t tokens, size_t marks, size_t keys);
 
@@ -231,7 +235,8 @@ sc_status sd_scratch(struct sd_server *server, size_t tokens, size_t marks, size
 bool sd_holds_init(struct sd_server *server);
 /* SC_ERR_AGAIN: as many as the limits allow. The lease is the hold's. */
 sc_status sd_hold_room(struct sd_conn *conn, enum sd_hold_kind kind);
-struct sd_hold *sd_hold_add(struct sd_conn *conn, enum sd_hold_kind kind, sc_lease lease);
+struct sd_hold *sd_hold_add(struct sd_conn *conn, enum sd_hold_kind kind, sc_lease lease,
+    struct sd_tenant *owner);
 uint64_t sd_hold_id(const struct sd_hold *hold);
 /* Of this connection. SC_ERR_STALE. */
 sc_status sd_hold_find(struct sd_conn *conn, uint64_t id, enum sd_hold_kind kind,

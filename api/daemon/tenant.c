@@ -74,13 +74,27 @@ void sd_tenant_gives_back(struct sd_tenant *tenant, uint64_t bytes)
     tenant->bytes -= bytes < tenant->bytes ? bytes : tenant->bytes;
 }
 
+sc_status sd_tenant_lease(struct sd_tenants *tenants, const char *name, size_t name_bytes,
+    struct sd_tenant **tenant_out)
+{
+    *tenant_out = NULL;
+    if (name_bytes == 0) return SC_OK;
+    SC_PASS(sd_tenant_get(tenants, name, name_bytes, tenant_out));
+    if (tenants->lease_max > 0 && (*tenant_out)->leases >= tenants->lease_max) {
+        return SC_FAULT(SC_ERR_AGAIN, "tenant '%s' has %u leases, the limit of a tenant "
+            "(tenant_leases)", (*tenant_out)->name, (*tenant_out)->leases);
+    }
+    (*tenant_out)->leases++;
+    return SC_OK;
+}
+
 static void drop_where(struct sd_tenants *tenants, bool all)
 {
     for (uint32_t i = 0; i < SD_TENANT_BUCKETS; i++) {
         struct sd_tenant **link = &tenants->buckets[i];
         while (*link) {
             struct sd_tenant *tenant = *link;
-            if (!all && (tenant->bytes > 0 || tenant->kept)) {
+            if (!all && (tenant->bytes > 0 || tenant->leases > 0 || tenant->kept)) {
                 link = &tenant->next;
                 continue;
             }
@@ -109,6 +123,7 @@ sc_status sd_tenant_set_limit(struct sd_tenants *tenants, const char *name, size
 void sd_tenants_configure(struct sd_tenants *tenants, const struct sd_config *config)
 {
     tenants->bytes_max = config->tenant_bytes;
+    tenants->lease_max = (uint32_t)config->tenant_leases;
     tenants->common_max = (uint32_t)config->common_prompts;
     tenants->common_tokens_max = config->common_tokens;
     for (uint32_t i = 0; i < SD_TENANT_BUCKETS; i++) {

@@ -23,6 +23,7 @@ struct sd_tenant {
     uint64_t bytes;       /* of states in slots, and of those being written */
     uint64_t bytes_max;   /* 0: no limit */
     uint64_t refused;
+    uint32_t leases;      /* open ones, writes and pins too */
     bool kept;            /* it has a limit of its own */
     struct sd_tenant *next;
 };
@@ -40,6 +41,7 @@ struct sd_tenants {
     struct sd_tenant *buckets[SD_TENANT_BUCKETS];
     uint32_t count;
     uint64_t bytes_max;   /* of who has no limit of its own */
+    uint32_t lease_max;   /* of each; 0: no limit */
     struct sd_common *common;
     uint32_t common_count, common_max;
     uint64_t common_tokens, common_tokens_max;
@@ -57,6 +59,10 @@ sc_status sd_tenant_get(struct sd_tenants *tenants, const char *name, size_t nam
 /* Counts bytes. SC_ERR_LIMIT: that would pass its limit. */
 sc_status sd_tenant_takes(struct sd_tenant *tenant, uint64_t bytes);
 void sd_tenant_gives_back(struct sd_tenant *tenant, uint64_t bytes);
+/* Counts a lease of the tenant by that name (no bytes: of nobody, `*tenant_out` NULL).
+ * SC_ERR_AGAIN: it has as many as it may. */
+sc_status sd_tenant_lease(struct sd_tenants *tenants, const char *name, size_t name_bytes,
+    struct sd_tenant **tenant_out);
 /* Frees those that hold nothing. */
 void sd_tenants_sweep(struct sd_tenants *tenants);
 /* 0: no limit of its own any more. */

@@ -47,7 +47,7 @@ static sc_status charge(struct sd_call *call, const struct sc_wire_key *key,
 }
 
 static sc_status take_slot(struct sd_call *call, const sc_key *key, int fd,
-    struct sd_tenant *tenant, struct sd_hold **hold_out)
+    struct sd_tenant *tenant, struct sd_tenant *owner, struct sd_hold **hold_out)
 {
     struct sd_server *server = call->server;
     sc_request request = {.key = *key, .flags = SC_REQUEST_EXTERNAL};
@@ -68,7 +68,7 @@ static sc_status take_slot(struct sd_call *call, const sc_key *key, int fd,
         (void)sc_lease_release(server->store.cache, lease, 0, SC_RELEASE_DISCARD);
         return status;
     }
-    struct sd_hold *hold = sd_hold_add(call->conn, SD_HOLD_WRITE, lease);
+    struct sd_hold *hold = sd_hold_add(call->conn, SD_HOLD_WRITE, lease, owner);
     hold->len = key->token_count;
     hold->slot = (uint32_t)info.working_slot;
     hold->fd = fd;
@@ -82,7 +82,7 @@ static sc_status begin(struct sd_call *call, struct sd_hold **hold_out)
 {
     struct sd_server *server = call->server;
     const struct sc_wire_key *key = server->keys;
-    struct sd_tenant *tenant = NULL;
+    struct sd_tenant *tenant = NULL, *owner = NULL;
     sc_key made;
     uint32_t common = 0;
     int fd = -1;
@@ -103,7 +103,11 @@ static sc_status begin(struct sd_call *call, struct sd_hold **hold_out)
         (void)close(fd);
         return status;
     }
-    status = take_slot(call, &made, fd, tenant, hold_out);
+    status = sd_lease_of(call, key, &owner);
+    if (status == SC_OK) {
+        status = take_slot(call, &made, fd, tenant, owner, hold_out);
+        if (status != SC_OK && owner) owner->leases--;
+    }
     if (status != SC_OK) {
         if (tenant) sd_tenant_gives_back(tenant, server->store.stride);
         (void)close(fd);

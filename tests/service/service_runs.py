@@ -549,6 +549,29 @@ def tenants__have_a_quota():
 
 
 @test
+def tenants__one_cannot_take_every_slot():
+    service = tcp_service("tenant_leases = 3\n")
+    engine = Client(service.path)
+    clients = [Client(service.tcp(), token="the token of tenant a") for _ in range(3)]
+    engine.write(key(1, tenant="a"), state(engine, 1))
+    assert clients[0].call("acquire", keys=[key(1, 2)])[0][0] == 0
+    assert clients[1].call("write_begin", key=key(5))["write"]
+    assert clients[2].call("pin", key=key(1, 2))[0][0] == 0
+    item, = clients[2].call("acquire", keys=[key(1, 2)])
+    assert item[0] == -16 and "tenant_leases" in item[4], item
+    refused("SC_ERR_AGAIN", clients[2].call, "write_begin", key=key(6))
+    assert engine.call("acquire", keys=[key(1, 2, tenant="b")])[0][0] == 0
+    for client in clients[1:]:
+        client.close()
+    client = Client(service.tcp(), token="the token of tenant a")
+    assert client.call("acquire", keys=[key(1, 2)] * 2)[1][0] == 0
+    client.close()
+    clients[0].close()
+    audit(engine)
+    assert service.stop() == 0
+
+
+@test
 def tenants__adapters_are_apart_and_can_be_dropped():
     service = Service(PROGRAM, TINY + "namespaces = 2\n")
     client = Client(service.path)

@@ -200,6 +200,47 @@ START_TEST(errors__of_the_service_arrive_with_their_text)
 }
 END_TEST
 
+START_TEST(pin__keeps_a_state_from_eviction)
+{
+    sc_client *client = open_client(false);
+    const sc_client_key key = {.tokens = tokens, .token_count = 8};
+    sc_client_state state;
+    uint32_t got = 7;
+    write_state(client, 5, 1);
+    ck_assert_int_eq(sc_client_pin(client, &key, 0, false, &state), SC_OK);
+    ck_assert(state.lease != 0 && state.len == 5 && !state.data);
+    ck_assert_int_eq(sc_client_evict(client, 10, &got), SC_OK);
+    ck_assert_uint_eq(got, 0);
+    ck_assert_int_eq(sc_client_release(client, &state, 1), SC_OK);
+    ck_assert_int_eq(sc_client_evict(client, 10, &got), SC_OK);
+    ck_assert_uint_ge(got, 1);
+    ck_assert_int_eq(sc_client_pin(client, &key, 0, false, &state), SC_OK);
+    ck_assert(state.lease == 0 && state.len == 0);
+    ck_assert_int_eq(sc_client_pin(client, &key, 0, true, &state), SC_ERR_INVALID);
+    sc_client_close(client);
+}
+END_TEST
+
+START_TEST(quota__is_read_and_set)
+{
+    sc_client *client = open_client(false);
+    const sc_client_key key = {.tokens = tokens, .token_count = 8, .tenant = "a"};
+    sc_client_quota quota;
+    sc_client_write write;
+    ck_assert_int_eq(sc_client_quota_set(client, "a", 4096), SC_OK);
+    ck_assert_int_eq(sc_client_write_begin(client, &key, &write), SC_OK);
+    ck_assert_int_eq(sc_client_write_commit(client, &write, NULL), SC_OK);
+    ck_assert_int_eq(sc_client_quota_get(client, "a", &quota), SC_OK);
+    ck_assert(quota.bytes == 4096 && quota.bytes_max == 4096 && quota.refused == 0);
+    const sc_client_key more = {.tokens = tokens, .token_count = 7, .tenant = "a"};
+    ck_assert_int_eq(sc_client_write_begin(client, &more, &write), SC_ERR_LIMIT);
+    ck_assert_int_eq(sc_client_common(client, &more, false), SC_OK);
+    ck_assert_int_eq(sc_client_common(client, &more, true), SC_OK);
+    ck_assert_int_eq(sc_client_common(client, &more, true), SC_ERR_NOT_FOUND);
+    sc_client_close(client);
+}
+END_TEST
+
 START_TEST(call__any_method_by_name)
 {
     sc_client *client = open_client(false);
@@ -305,6 +346,16 @@ START_TEST(calls__refuse_null_and_empty)
     ck_assert_int_eq(sc_client_write_commit(client, &write, NULL), SC_ERR_STALE);
     invalid(sc_client_write_commit(client, NULL, NULL));
     invalid(sc_client_write_abort(NULL, &write));
+    sc_client_quota quota;
+    invalid(sc_client_pin(client, NULL, 1, false, &state));
+    invalid(sc_client_pin(client, &key, 1, false, NULL));
+    invalid(sc_client_evict(NULL, 1, &count));
+    invalid(sc_client_common(client, &empty, false));
+    invalid(sc_client_common(NULL, &key, false));
+    invalid(sc_client_quota_get(client, "a", NULL));
+    invalid(sc_client_quota_get(client, NULL, &quota)); /* it has no tenant */
+    invalid(sc_client_quota_set(NULL, "a", 1));
+    invalid(sc_client_quota_set(client, "a", UINT64_MAX));
     invalid(sc_client_call(client, NULL, NULL, 0, &result, &bytes));
     invalid(sc_client_call(client, "echo", "\xc1", 1, &result, &bytes));
     invalid(sc_client_call(client, "echo", NULL, 1, &result, &bytes));
@@ -326,6 +377,8 @@ int main(void)
     tcase_add_test(tcase, share__written_by_bytes_and_read_by_file);
     tcase_add_test(tcase, info__says_what_hello_and_schema_said);
     tcase_add_test(tcase, errors__of_the_service_arrive_with_their_text);
+    tcase_add_test(tcase, pin__keeps_a_state_from_eviction);
+    tcase_add_test(tcase, quota__is_read_and_set);
     tcase_add_test(tcase, call__any_method_by_name);
     tcase_add_test(tcase, closed__a_service_that_ended_is_said_for_ever);
     tcase_add_test(tcase, open__refuses_bad_options);

@@ -142,6 +142,32 @@ SC_CLIENT_API sc_status sc_client_write_commit(sc_client *client, sc_client_writ
 /** Gives the room back. `write` is cleared. */
 SC_CLIENT_API sc_status sc_client_write_abort(sc_client *client, sc_client_write *write);
 
+/** Keeps the longest state of a key from being evicted for `seconds` (0: no limit), or until it is
+ * released as any state (sc_client_release; there is no `data`), or the connection ends; with
+ * `keep` it outlives the connection, and needs seconds. `state_out->lease` 0: a miss. SC_ERR_AGAIN,
+ * SC_ERR_NO_SLOT, SC_ERR_DENIED; else as sc_client_lookup. */
+SC_CLIENT_API sc_status sc_client_pin(sc_client *client, const sc_client_key *key,
+    uint32_t seconds, bool keep, sc_client_state *state_out);
+/** Evicts so many states, least valuable first; `*got_out` (may be NULL): how many went.
+ * SC_ERR_DENIED; else as sc_client_lookup. */
+SC_CLIENT_API sc_status sc_client_evict(sc_client *client, uint32_t states, uint32_t *got_out);
+/** Declares the tokens (and marks) of a key as common to all tenants, or with `drop` takes that
+ * back (SC_ERR_NOT_FOUND). SC_ERR_AGAIN (limits), SC_ERR_DENIED; else as sc_client_lookup. */
+SC_CLIENT_API sc_status sc_client_common(sc_client *client, const sc_client_key *key, bool drop);
+
+typedef struct sc_client_quota {
+    uint64_t bytes;            /* of states in slots, and of those being written */
+    uint64_t bytes_max;        /* 0: no limit */
+    uint64_t refused;          /* writes that would have passed it */
+} sc_client_quota;
+/** What a tenant (NULL: the client's own) has and may have. SC_ERR_DENIED; else as
+ * sc_client_lookup. */
+SC_CLIENT_API sc_status sc_client_quota_get(sc_client *client, const char *tenant,
+    sc_client_quota *quota_out);
+/** Gives it another limit; 0: that of all tenants. What it has already stays. */
+SC_CLIENT_API sc_status sc_client_quota_set(sc_client *client, const char *tenant,
+    uint64_t bytes_max);
+
 /** Any method by name, for tools: `params` is one map in MessagePack (NULL: none), the result comes
  * as MessagePack in memory that sc_client_free frees. Methods that pass files are refused
  * (SC_ERR_UNSUPPORTED). Errors as sc_client_lookup and what the service says. */
