@@ -56,6 +56,33 @@ START_TEST(tiers__a_state_computed_meanwhile_has_its_own_history)
 }
 END_TEST
 
+/* A record ends where another one, whose tokens begin the same but were computed in other pieces,
+ * has ended before: its own KV begins at 0, not behind that one. */
+START_TEST(tiers__a_record_continues_only_what_was_computed_alike)
+{
+    struct req other;
+    case_of(16);
+    options.cache.keep_cuts = true;
+    options.cache.save_flags = SC_SAVE_END;
+    tiered_init(&t, &options, 32, 0, SC_TIER_WRITE_THROUGH);
+    (void)tiered_serve(&t, prompt(0), N / 2);
+    tiered_clear_device(&t);
+    atomic_store(&t.late, true); /* what comes back comes too late */
+    sc_request cold = {.key = rig_key(t.rig, prompt(0), N), .deadline_ns = 1};
+    rig_ok(req_ask(t.rig, &other, &cold));
+    t.rig->now_ns = 2;
+    rig_ok(sc_cache_apply(t.rig->cache, NULL, 0, t.rig->now_ns));
+    ck_assert_uint_eq(rig_info(t.rig, other.lease).resume_len, 0);
+    req_run(t.rig, &other, _i ? 24 : 7);
+    (void)tiered_settle(&t);
+    req_close(t.rig, &other, 0, SC_RELEASE_KEEP);
+    (void)tiered_settle(&t);
+    tiered_clear_device(&t);
+    ck_assert_uint_eq(tiered_serve(&t, prompt(0), N + 1), N); /* the rig checks state and KV */
+    tiered_deinit(&t);
+}
+END_TEST
+
 /* Edges whose records cannot be used, with marks: memory runs out while their paths are kept. */
 START_TEST(tiers__every_allocation_fails_once_while_a_store_is_loaded)
 {
@@ -140,6 +167,7 @@ static Suite *kept_suite(void)
     TCase *tc = tcase_create("kept");
     tcase_set_timeout(tc, 240);
     tcase_add_loop_test(tc, tiers__a_state_computed_meanwhile_has_its_own_history, 0, 2);
+    tcase_add_loop_test(tc, tiers__a_record_continues_only_what_was_computed_alike, 0, 2);
     tcase_add_loop_test(tc, tiers__every_allocation_fails_once_while_a_store_is_loaded, 0, 2);
     tcase_add_test(tc, tiers__uses_from_below_count);
     tcase_add_test(tc, tiers__what_comes_back_counts_for_the_cap_of_its_path);
