@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Builds the wheel: the package, the declarations of the headers, and the library itself.
+
+Headers and library belong together and come from one place, the first of
+
+    STATECACHE_BUILD=FOLDER    a build folder of this repository (build/dev)
+    STATECACHE_PREFIX=FOLDER   an installed prefix (cmake --install ... --prefix FOLDER)
+    neither                    the repository is built (cmake, in the wheel's temporary folder)
+
+The library is copied into the wheel, so that what was compiled against is what is loaded. The wheel
+is of one platform, but of no Python version: it has no extension module (docs/adr/0006).
+"""
+import atexit
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+
+from setuptools import Distribution, setup
+from setuptools.command.build_py import build_py
+from wheel.bdist_wheel import bdist_wheel
+
+HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE.parent.parent
+sys.path.insert(0, str(HERE))
+
+import declarations  # noqa: E402 (needs the path)
+
+LIBRARIES = ("libstatecache_tiers.so", "libstatecache.so")
+
+
+def sources(scratch):
+    """(include folder, folder of the libraries)"""
+    build, prefix = (os.environ.get("STATECACHE_" + name) for name in ("BUILD", "PREFIX"))
+    if build:
+        return ROOT / "api" / "include", pathlib.Path(build, "api")
+    if prefix:
+        for folder in ("lib", "lib64", f"lib/{os.uname().machine}-linux-gnu"):
+            if pathlib.Path(prefix, folder, LIBRARIES[1]).exists():
+                return pathlib.Path(prefix, "include"), pathlib.Path(prefix, folder)
+        sys.exit(f"STATECACHE_PREFIX={prefix}: there is no {LIBRARIES[1]} below it")
+    if not (ROOT / "CMakeLists.txt").exists():
+        sys.exit("set STATECACHE_PREFIX to where statecache is installed: "
+                 "its repository is not around this package")
+    scratch = pathlib.Path(scratch).resolve() / "cmake"
+    subprocess.run(["cmake", "-S", ROOT, "-B", scratch, "-G", "Ninja",
+                    "-DCMAKE_BUILD_TYPE=RelWithDebInfo", "-DSC_BUILD_TESTS=OFF",
+                    "-DSC_BUILD_BENCH=OFF"], check=True)
+    subprocess.run(["cmake", "--build", scratch, "--target", "statecache", "statecache_tiers"],
+                   check=True)
+    return ROOT / "api" / "include", scratch / "api"
+
+
+class Build(build_py):
+    """Adds the generated module and the libraries to the package."""
+
+    def run(self):
+        super().run()
+        package = pathlib.Path(self.build_lib, "statecache")
+        include, folder = sources(self.get_finalized_command("build").build_temp)
+        declarations.write(include, package / "_abi.py")
+        (package / "lib").mkdir(exist_ok=True)
+        for name in LIBRARIES:
+            if (folder / name).exists():
+                shutil.copyfile(folder / name, package / "lib" / name)
+                shutil.copymode(folder / name, package / "lib" / name)
+
+
+class Wheel(bdist_wheel):
+    """py3-none-PLATFORM: a shared library inside, no extension module."""
+
+    def finalize_options(self):
+        super().finalize_options()
+        self.root_is_pure = False
+
+    def get_tag(self):
+        return "py3", "none", super().get_tag()[2]
+
+
+class Binary(Distribution):
+    def has_ext_modules(self):
+        return True
+
+
+def version():
+    text = (ROOT / "CMakeLists.txt").read_text(encoding="utf-8") if (
+        ROOT / "CMakeLists.txt").exists() else os.environ.get("STATECACHE_VERSION", "VERSION 0.0.0")
+    return re.search(r"VERSION (\d+\.\d+\.\d+)", text).group(1)
+
+
+# Nothing is written into the source folder, and nothing of an earlier build is taken.
+base = tempfile.mkdtemp(prefix="statecache-")
+atexit.register(shutil.rmtree, base, ignore_errors=True)
+setup(version=version(), distclass=Binary, cmdclass={"build_py": Build, "bdist_wheel": Wheel},
+      options={"build": {"build_base": base}, "egg_info": {"egg_base": base}})

@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The library: found, loaded, checked; calls that turn statuses into exceptions.
+
+cffi gives up the GIL for each call into the library and takes it for each callback out of it.
+"""
+from __future__ import annotations
+
+import os
+import pathlib
+import threading
+from typing import Any, Callable, Optional
+
+from ._abi import INITS, VERSION, ffi
+from .errors import Busy, Invalid, Unsupported, error_of
+
+__all__ = ["Handle", "VERSION", "call", "ffi", "lib", "new_options", "text_of"]
+
+
+def _load() -> Any:
+    """STATECACHE_LIBRARY if it is set; else the library of the wheel, with tiers where what they
+    need (liblmdb, liburing, libzstd) is installed."""
+    folder = pathlib.Path(__file__).parent / "lib"
+    said = os.environ.get("STATECACHE_LIBRARY")
+    paths = [said] if said else [str(folder / "libstatecache_tiers.so"),
+                                 str(folder / "libstatecache.so")]
+    problems = []
+    for path in paths:
+        try:
+            library = ffi.dlopen(path)
+        except OSError as problem:
+            problems.append(str(problem))
+            continue
+        found = text_of(library.sc_version())
+        if found != VERSION:
+            raise ImportError(f"{path} is statecache {found}, this package is made for {VERSION}")
+        return library
+    raise ImportError("libstatecache cannot be loaded: " + "; ".join(problems))
+
+
+def text_of(pointer: Any) -> str:
+    """A C string; "" for NULL."""
+    return str(ffi.string(pointer).decode()) if pointer else ""
+
+
+lib = _load()
+
+
+def call(name: str, *arguments: Any) -> None:
+    """Calls a function that returns a status; any but SC_OK is raised with the library's text."""
+    try:
+        function = getattr(lib, name)
+    except AttributeError:
+        raise Unsupported(f"{name} is not in the library that is loaded") from None
+    status = function(*arguments)
+    if status:
+        raise last_error(status)
+
+
+def last_error(status: int) -> Exception:
+    """The exception for a status that the last call of this thread returned."""
+    info = lib.sc_last_error()
+    text = text_of(info.text) if info.status == status else ""
+    return error_of(status, text or text_of(lib.sc_status_text(status)), info.system_code)
+
+
+def new_options(struct: str, **members: Any) -> Any:
+    """An options struct with the defaults of its _INIT macro, then `members`."""
+    options = ffi.new(struct + " *")
+    options.struct_size = ffi.sizeof(struct)
+    for member, value in {**INITS[struct], **members}.items():
+        try:
+            setattr(options, member, value)
+        except (OverflowError, TypeError) as problem:
+            raise Invalid(f"{member}: {problem}") from None
+    return options
+
+
+class Handle:
+    """A pointer of the library, and the calls that use it now.
+
+        with handle as pointer: ...
+
+    Use after close is refused (Invalid), and so is closing while another thread is in a call
+    (Busy): neither can reach freed memory.
+    """
+
+    __slots__ = ("_calls", "_lock", "_name", "_pointer")
+
+    def __init__(self, name: str, pointer: Any) -> None:
+        self._name = name
+        self._pointer: Optional[Any] = pointer
+        self._calls = 0
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> Any:
+        with self._lock:
+            if self._pointer is None:
+                raise Invalid(f"this {self._name} is closed")
+            self._calls += 1
+            return self._pointer
+
+    def __exit__(self, *_: Any) -> None:
+        with self._lock:
+            self._calls -= 1
+
+    @property
+    def closed(self) -> bool:
+        return self._pointer is None
+
+    def close(self, destroy: Callable[[Any], None]) -> None:
+        """Calls `destroy(pointer)` once; if that raises, the handle stays open."""
+        with self._lock:
+            if self._pointer is None:
+                return
+            if self._calls:
+                raise Busy(f"another thread is in a call of this {self._name}")
+            destroy(self._pointer)
+            self._pointer = None

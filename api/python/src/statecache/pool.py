@@ -1,0 +1,328 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A fixed number of slots for states in one memory: `sc_pool` (statecache/pool.h)."""
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import warnings
+import weakref
+from typing import Any, Optional, Sequence
+
+import numpy as np
+
+from ._arrays import Array, ArrayLike, dtype_of, exact, pointer_to, whole
+from ._dlpack import CODES, CPU, CUDA, CUDA_HOST, Memory, Tensor, array_over, memory_of
+from ._native import Handle, call, ffi, new_options
+from .errors import Busy, Error, Invalid, Mismatch, Unsupported
+from .schema import (DTYPES, KINDS, Part, Schema, Shard, c_shard, c_text, name_in, name_of, part_of)
+
+LAYOUTS = {"page-major": 1, "contiguous": 2}
+OWNERS = {"free": 0, "working": 1, "snapshot": 2, "in-flight": 3, "draining": 4}
+DEVICES = {"host": (CPU, CUDA_HOST), "cuda": (CUDA,)}
+
+SLOT = dtype_of("sc_slot")
+
+_kept: dict[int, Any] = {}  # owners of memory that a living pool of the library lies in
+_keys = itertools.count(1)
+
+
+@ffi.callback("void(void *)")  # type: ignore[untyped-decorator, unused-ignore]
+def _release(context: Any) -> None:
+    _kept.pop(int(ffi.cast("uintptr_t", context)), None)
+
+
+@dataclasses.dataclass(frozen=True)
+class PoolInfo:
+    """Members of `sc_pool_info`; `owner_count` by name."""
+    layout: str
+    slot_count: int
+    part_count: int
+    free_count: int
+    owner_count: dict[str, int]
+    slot_bytes: int
+    state_bytes: int
+    memory_bytes: int
+    huge_bytes: int
+    base: int
+    alignment: int
+
+
+class _Views:
+    """Held by every array and tensor that lies in the memory of a pool."""
+
+    def __init__(self, pool: "Pool") -> None:
+        self.pool = pool
+
+
+class Pool:
+    """Slots for states, one of them the null slot 0, which reads as zeros and is never written.
+
+        Pool(schema, slot_count=64)                    memory of its own
+        Pool(schema, slot_count=64, memory=tensor)     memory of the caller: one range ...
+        Pool(schema, slot_count=64, memory=[t, ...])   ... or a tensor [slot_count + 1, dims] for
+                                                       each part of the shard, in schema order
+
+    Memory of the caller is anything with __dlpack__ (numpy, PyTorch) that can be written, on the
+    device of `backend`; the pool keeps it until it is closed. Its slot 0 is cleared.
+
+    A pool is closed by `close`, at the end of a `with` block, or when nothing refers to it or to
+    its memory any more. Closing is refused (Busy) while a cache uses it, a slot is allocated, or an
+    array or tensor that `view` or `tensor` returned is alive.
+
+    Threads: any. Errors: those of sc_pool_create."""
+
+    def __init__(self, schema: Schema, slot_count: int, layout: str = "page-major", *,
+                 shard: Optional[Shard] = None, memory: Any = None, backend: str = "host") -> None:
+        if not isinstance(schema, Schema):
+            raise Invalid(f"schema: a Schema is wanted, not {type(schema).__name__}")
+        self._device = (DEVICES[backend][0] if backend in DEVICES else CPU, 0)
+        out = ffi.new("sc_pool **")
+        key = 0
+        with schema._handle as schema_pointer:
+            options, keep = _options(schema_pointer, slot_count, layout, shard)
+            if backend != "host":
+                options.backend = _backend(backend)
+            if memory is not None:
+                foreign, owners, self._device = _foreign(memory, backend)
+                key = next(_keys)
+                _kept[key] = owners
+                foreign.release, foreign.ctx = _release, ffi.cast("void *", key)
+                options.foreign = foreign
+            try:
+                if isinstance(memory, (list, tuple)):
+                    _check_parts(schema_pointer, options, owners)
+                call("sc_pool_create", options, out)
+            except BaseException:
+                _kept.pop(key, None)
+                raise
+        del keep
+        self._schema = schema
+        self._handle = Handle("pool", out[0])
+        self._views: Any = lambda: None  # of the _Views, while one is alive
+
+    @staticmethod
+    def memory_bytes(schema: Schema, slot_count: int, layout: str = "page-major", *,
+                     shard: Optional[Shard] = None) -> int:
+        """Bytes that a pool takes as one range, null slot included."""
+        out = ffi.new("uint64_t *")
+        with schema._handle as pointer:
+            options, keep = _options(pointer, slot_count, layout, shard)
+            call("sc_pool_memory_bytes", options, out)
+            del keep
+        return int(out[0])
+
+    def close(self) -> None:
+        """Gives the memory back. Busy: see above; then nothing has changed. Twice is allowed."""
+        def destroy(pointer: Any) -> None:
+            if self._views() is not None:
+                raise Busy("an array or tensor over the pool's memory is alive")
+            call("sc_pool_destroy", pointer)
+        self._handle.close(destroy)
+
+    def __enter__(self) -> "Pool":
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        handle = getattr(self, "_handle", None)
+        if handle is not None and not handle.closed:
+            try:
+                handle.close(lambda pointer: call("sc_pool_destroy", pointer))
+            except Error as problem:
+                warnings.warn(f"a pool was left open: {problem}", ResourceWarning, stacklevel=2)
+
+    @property
+    def schema(self) -> Schema:
+        """What it was made with."""
+        return self._schema
+
+    @property
+    def info(self) -> PoolInfo:
+        """Sizes and counts of now."""
+        info = ffi.new("sc_pool_info *")
+        with self._handle as pointer:
+            call("sc_pool_info_get", pointer, info)
+        counts = {name: info.owner_count[number] for name, number in OWNERS.items()}
+        return PoolInfo(
+            name_of(LAYOUTS, info.layout), info.slot_count, info.part_count, info.free_count,
+            counts, info.slot_bytes, info.state_bytes, info.memory_bytes, info.huge_bytes,
+            info.base, info.alignment)
+
+    # ------------------------------------------------------------------------------- its memory
+
+    def view(self, layer: int, kind: str = "recurrent", index: int = 0) -> Array:
+        """One part of every slot as an array [slot_count + 1, dims], in place; bf16 as uint16.
+
+        Slots that hold snapshots must not be written, nor slot 0. NotFound: the shard has no such
+        part. Unsupported: the memory is on a device (take `tensor`)."""
+        if self._device[0] not in DEVICES["host"]:
+            raise Unsupported("the memory is on a device: take Pool.tensor")
+        return self._array(layer, kind, index)[0]
+
+    def tensor(self, layer: int, kind: str = "recurrent", index: int = 0) -> Tensor:
+        """The same for `torch.from_dlpack` and others: any dtype, also on a device."""
+        array, dtype = self._array(layer, kind, index)
+        return Tensor(array, dtype, self._device)
+
+    def _array(self, layer: int, kind: str, index: int) -> tuple[Array, str]:
+        view = ffi.new("sc_layer_view *")
+        number = name_in(KINDS, kind, "kind")
+        with self._handle as pointer:
+            call("sc_pool_layer_view", pointer, whole(layer, "layer"), number,
+                 whole(index, "index"), view)
+            info = ffi.new("sc_pool_info *")
+            call("sc_pool_info_get", pointer, info)
+            views = self._views()
+            if views is None:
+                views = _Views(self)
+                self._views = weakref.ref(views)
+            dims = tuple(view.dims[at] for at in range(view.dim_count))
+            dtype = name_of(DTYPES, view.dtype)
+            strides = [CODES[dtype][1] // 8]
+            for dim in dims[:0:-1]:
+                strides.insert(0, strides[0] * dim)
+            return array_over(views, view.base, (info.slot_count + 1, *dims),
+                              (view.slot_stride, *strides), dtype), dtype
+
+    def parts(self) -> list[Part]:
+        """The parts that the shard holds, in schema order, in global shapes (views have the
+        local ones)."""
+        view, part, found = ffi.new("sc_layer_view *"), ffi.new("sc_part *"), []
+        count = self.info.part_count
+        with self._handle as pointer:
+            for at in range(count):
+                call("sc_pool_part_view", pointer, at, view, part)
+                found.append(part_of(part))
+        return found
+
+    @property
+    def needs_gather(self) -> bool:
+        """Kernels that want one dense array per part cannot run on this pool in place."""
+        out = ffi.new("bool *")
+        with self._handle as pointer:
+            call("sc_pool_needs_gather", pointer, out)
+        return bool(out[0])
+
+    # --------------------------------------------------------------- slots, without a cache on it
+
+    def alloc(self, count: int, owner: str = "working") -> Array:
+        """`count` slots as an array of SLOT (id, generation): all or nothing (NoSlot)."""
+        slots = np.zeros(whole(count, "count"), SLOT)
+        with self._handle as pointer:
+            call("sc_pool_alloc", pointer, slots.size, name_in(OWNERS, owner, "owner"),
+                 pointer_to(slots, "sc_slot"))
+        return slots
+
+    def free(self, slots: Array) -> None:
+        """Frees all or nothing: Stale if one is stale, null or named twice."""
+        slots = exact(slots, SLOT, "slots")
+        with self._handle as pointer:
+            call("sc_pool_free", pointer, pointer_to(slots, "sc_slot"), slots.size)
+
+    def set_owner(self, slot: Any, owner: str) -> None:
+        """Changes what one slot (an item of `alloc`'s array) is used for. Stale, Busy."""
+        with self._handle as pointer:
+            call("sc_pool_set_owner", pointer, _slot(slot), name_in(OWNERS, owner, "owner"))
+
+    def owner(self, slot: Any) -> str:
+        """What one slot is used for. Stale: it was freed meanwhile."""
+        out = ffi.new("sc_owner *")
+        with self._handle as pointer:
+            call("sc_pool_check", pointer, _slot(slot), out)
+        return name_of(OWNERS, out[0])
+
+    def copy(self, slots: ArrayLike, dest: "Pool", dest_slots: ArrayLike) -> None:
+        """Copies whole states to slots of `dest` (this pool, or one of another layout). Both are
+        int32 arrays of slot ids; -1: skip this row; source 0: zeros. All is checked before the
+        first byte moves. Errors: those of sc_state_copy."""
+        if not isinstance(dest, Pool):
+            raise Invalid(f"dest: a Pool is wanted, not {type(dest).__name__}")
+        source = exact(slots, np.int32, "slots")
+        target = exact(dest_slots, np.int32, "dest_slots", source.size)
+        with self._handle as here, dest._handle as there:
+            call("sc_state_copy", here, pointer_to(source, "int32_t"), there,
+                 pointer_to(target, "int32_t"), source.size)
+
+    def audit(self, check_null: bool = True) -> None:
+        """Accounts for every slot. Corrupt: a fault, of the library or of who wrote to slot 0."""
+        with self._handle as pointer:
+            call("sc_pool_audit", pointer, bool(check_null))
+
+
+def _slot(slot: Any) -> Any:
+    try:
+        pair = int(slot["id"]), int(slot["generation"])
+    except (TypeError, ValueError, IndexError, KeyError):
+        raise Invalid(f"slot: an item of SLOT is wanted, not {slot!r}") from None
+    return ffi.new("sc_slot *", pair)[0]
+
+
+def _options(schema: Any, slot_count: int, layout: str,
+             shard: Optional[Shard]) -> tuple[Any, Any]:
+    """The options, and what must live as long as they do."""
+    c = c_shard(shard)
+    options = new_options("sc_pool_options", schema=schema, shard=c[0],
+                          layout=name_in(LAYOUTS, layout, "layout"),
+                          slot_count=whole(slot_count, "slot_count"))
+    return options, c
+
+
+def _backend(name: str) -> Any:
+    out = ffi.new("sc_backend **")
+    call("sc_backend_open", c_text(name, "backend"), out)
+    return out[0]
+
+
+def _foreign(memory: Any, backend: str) -> tuple[Any, list[Memory], tuple[int, int]]:
+    """sc_foreign_memory of one tensor or of one for each part; the tensors; their device."""
+    many = isinstance(memory, (list, tuple))
+    tensors = [memory_of(one, f"memory[{at}]" if many else "memory")
+               for at, one in enumerate(memory if many else [memory])]
+    if not tensors:
+        raise Invalid("memory: no tensors")
+    for one in tensors:
+        if one.device[0] not in DEVICES[backend]:
+            raise Invalid(f"memory: a tensor of DLPack device {one.device[0]}, but the pool's "
+                          f"backend is {backend}")
+        if one.device != tensors[0].device:
+            raise Invalid("memory: tensors of different devices")
+    foreign = ffi.new("sc_foreign_memory *")
+    if many:
+        foreign.parts = parts = ffi.new("sc_foreign_part[]", len(tensors))
+        foreign.part_count = len(tensors)
+        for out, one in zip(parts, tensors):
+            if len(one.shape) < 2 or not one.dense_from(1) or one.strides[0] < 0:
+                raise Invalid("memory: a part is [slot_count + 1, dims], each slot contiguous")
+            out.base, out.bytes = one.address, one.bytes
+            out.slot_stride = one.strides[0] * one.bits // 8
+        _lifetimes[foreign] = parts
+    else:
+        if not tensors[0].dense_from(0):
+            raise Invalid("memory: not contiguous")
+        foreign.base, foreign.bytes = tensors[0].address, tensors[0].bytes
+    return foreign, tensors, tensors[0].device
+
+
+_lifetimes: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+
+
+def _check_parts(schema: Any, options: Any, tensors: Sequence[Memory]) -> None:
+    """Tensors that are given part by part must have the dtype and shape of their parts."""
+    count = ffi.new("uint32_t *")
+    shard = ffi.addressof(options, "shard")
+    local = ffi.new("sc_part_local[]", max(len(tensors), 1))
+    call("sc_schema_shard_parts", schema, shard, local, len(tensors), count)
+    if count[0] != len(tensors):
+        raise Mismatch(f"memory: {len(tensors)} tensors for {count[0]} parts")
+    part = ffi.new("sc_part *")
+    for at, one in enumerate(tensors):
+        call("sc_schema_part", schema, local[at].part, part)
+        dtype = name_of(DTYPES, part.dtype)
+        shape = (options.slot_count + 1, *(local[at].dims[d] for d in range(local[at].dim_count)))
+        if (one.code, one.bits) != CODES[dtype][:2]:
+            raise Mismatch(f"memory[{at}]: {one.bits} bits of DLPack type {one.code}, "
+                           f"{dtype} is wanted")
+        if one.shape != shape:
+            raise Mismatch(f"memory[{at}]: shape {one.shape}, {shape} is wanted")
