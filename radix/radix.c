@@ -39,8 +39,8 @@
  *      lock, or, of a tail, by any lock. A state lock implies a snapshot; a tombstone has none.
  *  (9) A leaf's tick is the last use of any path that went through it: uses mark the deepest node,
  *      and a removed child leaves its tick to the parent.
- * (10) The counters (nodes, leaves, tokens, pinned tokens, snapshots, locks, marks, tails)
- *      equal a recount.
+ * (10) The counters (nodes, leaves, tokens, pinned tokens, snapshots, locks, marks, tails, bytes)
+ *      equal a recount. Every receipt is live or free.
  * (11) An entry's heap tick is its node's, no parent entry is later than its children, and the
  *      node's place names the entry.
  * (12) The marks of a node lie in its first page and ascend. So a page with marks starts a node, a

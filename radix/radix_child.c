@@ -5,8 +5,9 @@
  * page, or of a whole tail). Two children of a parent differ in these, though with pages above one
  * token they may share their first tokens. The hash only finds a candidate; tokens and marks decide
  * (contract 16). A slot is 8 bytes; probing is linear; removal shifts later slots back, so there
- * are no tombstones and removal never allocates. A parent's first two children are found through
- * the sibling list without the table: most nodes have no more.
+ * are no tombstones and removal never allocates. Every node is in it, so that a split or a third
+ * child moves nothing; where a parent has one or two children, as most have, they are found by the
+ * addresses and first tokens in the parent's line, without the table.
  *
  * Tails: which of many tails below a node begins a key? The node knows which lengths there are;
  * each is looked up by its hash, and one pass over the key's tokens yields the hashes of all. So

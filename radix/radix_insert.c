@@ -208,7 +208,7 @@ static sc_status reserve(struct sc_radix *r, const struct sc_radix_insert *in,
     }
     uint64_t marks = in->mark_count; /* of the new part; each may start a node */
     while (marks > 0 && in->marks[in->mark_count - marks].at < plan->prefix) marks--;
-    uint64_t nodes = in->save_count + in->run_count + marks + r->store.piece_count + 3;
+    uint64_t nodes = marks + in->save_count + in->run_count + r->store.piece_count + 3;
     if (!rx_cells_reserve(r, marks + 1) || !rx_nodes_reserve(r, nodes) ||
         !rx_index_reserve(r, nodes) ||
         !rx_order_reserve(r, RX_KV, r->leaf_count + 1) ||

@@ -36,6 +36,11 @@ static sc_status verify_receipts(struct recount *c)
         if (receipt->what & SC_RADIX_LOCK_STATE) c->held[RX_STATE][receipt->node]++;
     }
     CHECK(10, 0, live == r->receipt_count);
+    uint64_t unused = 0;
+    for (uint32_t i = r->receipt_free; i != 0; i = r->receipts[i].node) {
+        CHECK(10, 0, i < r->receipt_cap && !r->receipts[i].live && ++unused < r->receipt_cap);
+    }
+    CHECK(10, 0, live + unused + (r->receipt_cap > 0) == r->receipt_cap); /* index 0 is none */
     return SC_OK;
 }
 
@@ -250,6 +255,43 @@ static sc_status verify_store(const struct recount *c)
     return SC_OK;
 }
 
+/* Indices of chunks without memory. */
+static sc_status verify_unused_chunks(const struct rx_store *s)
+{
+    uint64_t without = 0;
+    for (uint32_t i = 1; i < s->chunk_count; i++) without += s->chunks[i].unit_count == 0;
+    for (uint32_t i = s->unused; i != 0; i = s->chunks[i].next) {
+        CHECK(5, 0, i < s->chunk_count && s->chunks[i].unit_count == 0 && without-- > 0);
+    }
+    CHECK(5, 0, without == 0);
+    return SC_OK;
+}
+
+/* No slot but those of live nodes, each of which has been found (2); and what all of it takes. */
+static sc_status verify_memory(const struct recount *c)
+{
+    const struct sc_radix *r = c->r;
+    const struct rx_store *s = &r->store;
+    uint64_t slots = r->slots ? (uint64_t)r->slot_mask + 1 : 0;
+    uint64_t used = 0;
+    for (uint64_t i = 0; i < slots; i++) used += r->slots[i].node != 0;
+    CHECK(2, 0, used == r->slot_used);
+    uint64_t bytes = sizeof *r + slots * sizeof *r->slots + r->block_cap * sizeof *r->blocks +
+        r->cell_cap * sizeof *r->cells + r->receipt_cap * sizeof *r->receipts +
+        r->space_cap * sizeof *r->roots + s->chunk_cap * sizeof *s->chunks +
+        s->piece_cap * sizeof *s->pieces;
+    for (int kind = 0; kind < RX_KIND_COUNT; kind++) {
+        bytes += r->order[kind].cap * sizeof *r->order[kind].entries;
+    }
+    for (uint32_t b = 0; b < r->block_count; b++) {
+        if (r->blocks[b]) bytes += sizeof *r->blocks[b];
+    }
+    uint64_t ids = r->with_kv ? s->unit_pages : 0;
+    bytes += s->unit_total * (s->unit_tokens + ids) * sizeof(int32_t);
+    CHECK(10, 0, bytes == r->bytes);
+    return SC_OK;
+}
+
 static sc_status verify_free_cells(const struct recount *c)
 {
     const struct sc_radix *r = c->r;
@@ -324,6 +366,8 @@ static sc_status verify_all(struct recount *c)
     SC_TRY(verify_order(r, RX_KV));
     SC_TRY(verify_order(r, RX_STATE));
     SC_TRY(verify_store(c));
+    SC_TRY(verify_unused_chunks(&r->store));
+    SC_TRY(verify_memory(c));
     SC_TRY(verify_free_cells(c));
     return verify_counts(c);
 }

@@ -256,6 +256,15 @@ static struct fault plant(struct sc_radix *r, sc_node leaf, sc_node locked, int 
     case 30: node->parent->child[1] = NULL; return (struct fault){"second child", 3};
     case 31: node->flags ^= RX_SAME; return (struct fault){"history of the parent", 15};
     case 32: use->history++; return (struct fault){"history", 15};
+    case 33: { /* that nobody counts */
+        uint32_t slot = 0;
+        while (r->slots[slot].node != 0) slot++;
+        r->slots[slot] = (struct rx_slot){slot, leaf};
+        return (struct fault){"slot of nobody", 2};
+    }
+    case 34: r->receipt_free = 0; return (struct fault){"lost free receipts", 10};
+    case 35: r->bytes++; return (struct fault){"bytes", 10};
+    case 36: r->store.unused = 1; return (struct fault){"unused chunk that is used", 5};
     default: return (struct fault){NULL, 0};
     }
 }
@@ -373,7 +382,7 @@ Suite *radix_evict_suite(void)
     suite_add_tcase(s, tc);
     tc = tcase_create("verify");
     tcase_set_timeout(tc, 120);
-    tcase_add_loop_test(tc, verify__finds_each_planted_fault, 0, 33);
+    tcase_add_loop_test(tc, verify__finds_each_planted_fault, 0, 37);
     tcase_add_loop_test(tc, verify__finds_each_fault_in_marks_and_tails, 0, 16);
     suite_add_tcase(s, tc);
     return s;
