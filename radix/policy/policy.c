@@ -165,6 +165,7 @@ static sc_status path_check(const struct sc_policy *p, const struct sc_policy_pa
     SC_REQUIRE(path->block_count <= UINT32_MAX / p->options.block_tokens);
     SC_REQUIRE(path->state_len <= path->kv_len || p->options.cost.kv_token_bytes <= 0);
     SC_REQUIRE(path->priority >= -16 && path->priority <= 16);
+    SC_REQUIRE(path->pin_until_ns == 0 || p->options.order != SC_POLICY_TREE);
     SC_REQUIRE(path->now_ns >= p->now_ns);
     uint32_t blocks_end = path->block_count * p->options.block_tokens;
     SC_REQUIRE(path->end_len == 0 || (path->end_len >= blocks_end &&

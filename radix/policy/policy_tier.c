@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Where a victim goes: to the first tier below whose own policy finds it worth more than what would
- * have to go there. The value is the device's, with the time to read back taken off what it saves:
+/* What the policy of a tier says about a snapshot that comes from above. The index of such a policy
+ * is the tier's; its currency is the device's, with the time to read back taken off what a reuse
+ * saves:
  *
  *   worth(tier) = rate of reuse x (prefill saved - read back) / bytes
  *
- * Never if reading back takes longer than computing again. */
+ * So nothing is worth a place where reading back takes longer than computing again. Whoever owns
+ * the tiers asks one after the other, with this worth as the bar of sc_policy_room. */
 #include "policy_internal.h"
 
 double sc_policy_worth(struct sc_policy *p, sc_node node)

@@ -271,10 +271,12 @@ static sc_node serve_with(struct rig *rig, int32_t first, uint64_t pin_until_ns,
     return match.state_node;
 }
 
+static const char *const pinning[] = {"lru", "lru-path", "lru-sup", "marconi", "gdsf", "gittins"};
+
 START_TEST(pin__holds_until_its_time)
 {
     struct rig rig;
-    rig_open(&rig, _i ? "gittins" : "lru", 1000, NULL);
+    rig_open(&rig, pinning[_i], 1000, NULL);
     sc_node pinned = serve_with(&rig, 100, 5000000000, 0, 0);
     ck_assert_uint_eq(sc_policy_victim(rig.policy, NULL), SC_NODE_NONE);
     rig.now_ns = 4000000000;
@@ -344,7 +346,7 @@ int main(void)
     tcase_add_test(tc, fixed__a_snapshot_stands_every_interval);
     tcase_add_test(tc, gdsf__cheap_to_compute_goes_first);
     tcase_add_test(tc, gittins__learns_which_prompts_come_back);
-    tcase_add_loop_test(tc, pin__holds_until_its_time, 0, 2);
+    tcase_add_loop_test(tc, pin__holds_until_its_time, 0, sizeof pinning / sizeof *pinning);
     tcase_add_loop_test(tc, ttl__after_its_life_a_snapshot_goes_first, 0, 2);
     tcase_add_loop_test(tc, priority__scales_the_value, 0, 2);
     tcase_add_test(tc, cost__prefill_grows_with_the_square_of_attention);

@@ -110,6 +110,26 @@ START_TEST(begin__refuses_bad_paths_and_changes_nothing)
 }
 END_TEST
 
+/* The tree's own order would drop what is pinned. */
+START_TEST(begin__refuses_a_pin_that_would_not_hold)
+{
+    const int32_t tokens[4] = {1, 2, 3, 4};
+    for (uint32_t i = 0; sc_policy_name(i); i++) {
+        struct rig rig;
+        struct rig_request request;
+        rig_open(&rig, sc_policy_name(i), 100, NULL);
+        rig_prompt(&request, tokens, 4);
+        rig_match(&rig, &request, SC_RADIX_LOCK_KV);
+        request.path.pin_until_ns = 1;
+        bool tree = rig.options.order == SC_POLICY_TREE;
+        ck_assert_int_eq(sc_policy_begin(rig.policy, &request.path),
+            tree ? SC_ERR_INVALID : SC_OK);
+        rig_unlock(&rig, &request);
+        rig_close(&rig);
+    }
+}
+END_TEST
+
 START_TEST(attached__refuses_what_the_index_does_not_hold)
 {
     struct rig rig;
@@ -214,6 +234,7 @@ Suite *policy_args_suite(void)
     tcase_add_test(tc, create__refuses_options_that_contradict_each_other);
     tcase_add_test(tc, named__knows_every_name_it_lists);
     tcase_add_test(tc, begin__refuses_bad_paths_and_changes_nothing);
+    tcase_add_test(tc, begin__refuses_a_pin_that_would_not_hold);
     tcase_add_test(tc, attached__refuses_what_the_index_does_not_hold);
     tcase_add_test(tc, memory__every_allocation_fails_once);
     tcase_add_test(tc, ghosts__stay_below_their_limit);

@@ -125,7 +125,10 @@ struct sc_policy_path {
     uint32_t given_count;
     enum sc_policy_hint (*hint)(void *ctx, uint32_t len); /* NULL: none; called by begin only */
     void *hint_ctx;
-    uint64_t pin_until_ns;       /* the end of this prompt stays until then; 0: no pin */
+    /* The end of this prompt, if this request saves it, stays until then; 0: no pin. Refused with
+     * SC_POLICY_TREE, which would not look at it: there, the caller locks. */
+    uint64_t pin_until_ns;
+    /* Neither counts with SC_POLICY_TREE or _MARCONI, where a snapshot has no value by itself. */
     uint64_t ttl_ns;             /* its value ends so long after its last use; 0: never */
     int32_t priority;            /* its value is 2^priority times what it would be; -16 .. 16 */
     struct sc_policy_point *points; /* [point_cap]: filled by begin, kept until end */
