@@ -8,16 +8,21 @@
  *   WRITING --complete--> READY --acquire--> READY, pins > 0
  *      '--cancel--> gone    '--evict, drop--> gone
  *
- * (1) The chain holds every entry once, by rising block; entries never overlap and never move.
+ * (1) The chain holds every entry once, by rising block; entries never overlap. One moves only
+ *     while it is READY without pins: it is `moving` then, with a pin and all the blocks from its
+ *     new place to its old one, and who would acquire it waits.
  * (2) Only READY entries without pins go: those that were dropped, then least value first, then
  *     least recently used. A dropped entry is no hit and goes with its last pin.
  *
- * Room is the first gap that is large enough. If none is, entries go in that order until one is.
- * Entries are few (a host holds hundreds of states), so that walks over all of them cost less than
- * one of the copies that they are for. Locking: one lock, never held over a copy. */
+ * Room is the first gap that is large enough. If none is, but all together are, entries are moved
+ * down: the fewest bytes that join gaps to one of that size. If that cannot be, entries go in that
+ * order until a gap is large enough. Entries are few (a host holds hundreds of states), so that
+ * walks over all of them cost less than one of the copies that they are for. Locking: one lock,
+ * never held over a copy or a move. */
 #include "tier/host_store.h"
 
 #include <math.h>
+#include <pthread.h>
 #include <string.h>
 
 #include "base/error.h"
@@ -29,13 +34,14 @@
 #include "base/map.h"
 
 enum { BLOCK = 4096, HOST_WRITING = 1, HOST_READY = 2 };
+enum { MOVES_MAX = 64 }; /* entries in a row that are moved for one gap */
 
 struct host_entry {
     uint64_t key, block, blocks, bytes, tick;
     double value;
     uint32_t pins;
     uint8_t state;
-    bool dropped;
+    bool dropped, moving;
     struct host_entry *before, *behind; /* by place; free ones: behind */
     UT_hash_handle hh;
 };
@@ -43,6 +49,7 @@ struct host_entry {
 struct sc_host_store {
     struct sc_heap heap;
     struct sc_mutex lock;
+    pthread_cond_t moved;
     sc_backend *backend; /* of pinned memory, NULL: plain */
     struct sc_backend_memory pinned;
     uint8_t *region;
@@ -134,6 +141,7 @@ sc_status sc_host_store_create(const struct sc_host_store_options *options,
         status = entries_take(store);
         if (status == SC_OK) status = region_take(store, options);
         if (status == SC_OK) {
+            (void)pthread_cond_init(&store->moved, NULL);
             *store_out = store;
             return SC_OK;
         }
@@ -175,6 +183,7 @@ void sc_host_store_destroy(struct sc_host_store *store)
         sc_heap_free(&heap, store->region, (size_t)(store->blocks * BLOCK));
     }
     sc_heap_free(&heap, store->entries, store->entry_max * sizeof *store->entries);
+    (void)pthread_cond_destroy(&store->moved);
     sc_mutex_deinit(&store->lock);
     sc_heap_free(&heap, store, sizeof *store);
 }
@@ -194,6 +203,69 @@ static bool find_gap(const struct sc_host_store *store, uint64_t blocks,
     *before_out = before;
     *block_out = at;
     return true;
+}
+
+/* Where it could begin. */
+static uint64_t lowest_place(const struct host_entry *entry)
+{
+    return entry->before ? entry->before->block + entry->before->blocks : 0;
+}
+
+/* The first of the entries whose moves down, one after the other, make a gap of `blocks` with the
+ * fewest bytes; NULL: none do. */
+static struct host_entry *cheapest_move(const struct sc_host_store *store, uint64_t blocks)
+{
+    struct host_entry *best = NULL;
+    uint64_t best_cost = UINT64_MAX;
+    for (struct host_entry *first = store->first; first; first = first->behind) {
+        uint64_t begin = lowest_place(first), cost = 0;
+        uint32_t count = 0;
+        if (begin == first->block) continue;
+        for (struct host_entry *entry = first; entry && count < MOVES_MAX; entry = entry->behind) {
+            if (entry->state != HOST_READY || entry->pins > 0) break;
+            cost += entry->blocks;
+            count++;
+            uint64_t end = entry->behind ? entry->behind->block : store->blocks;
+            if (cost >= best_cost) break;
+            if (end - begin - cost < blocks) continue;
+            best = first;
+            best_cost = cost;
+            break;
+        }
+    }
+    return best;
+}
+
+/* The caller holds the lock, which is left during the move. */
+static void move_down(struct sc_host_store *store, struct host_entry *entry)
+{
+    uint64_t to = lowest_place(entry), from = entry->block, blocks = entry->blocks;
+    entry->moving = true;
+    entry->pins++;
+    entry->block = to;
+    entry->blocks = from + blocks - to;
+    sc_mutex_unlock(&store->lock);
+    memmove(store->region + to * BLOCK, store->region + from * BLOCK, (size_t)(blocks * BLOCK));
+    sc_mutex_lock(&store->lock);
+    entry->blocks = blocks;
+    entry->moving = false;
+    entry->pins--;
+    if (entry->dropped && entry->pins == 0) entry_remove(store, entry);
+    (void)pthread_cond_broadcast(&store->moved);
+}
+
+/* Joins gaps, if they are enough together. */
+static void join_gaps(struct sc_host_store *store, uint64_t blocks)
+{
+    struct host_entry *before = NULL;
+    uint64_t block = 0;
+    for (uint32_t i = 0; i < store->entry_max; i++) {
+        uint64_t used = store->stats.used_bytes / BLOCK;
+        if (blocks > store->blocks - used || find_gap(store, blocks, &before, &block)) return;
+        struct host_entry *entry = cheapest_move(store, blocks);
+        if (!entry) return;
+        move_down(store, entry);
+    }
 }
 
 static struct host_entry *victim(const struct sc_host_store *store)
@@ -264,8 +336,9 @@ static sc_status insert(struct sc_host_store *store, uint64_t key, uint64_t byte
 static sc_status reserve(struct sc_host_store *store, uint64_t key, uint64_t bytes, double value,
     void **memory_out)
 {
-    struct host_entry *entry = find(store, key), *before = NULL;
     uint64_t blocks = (bytes - 1) / BLOCK + 1, block = 0;
+    join_gaps(store, blocks);
+    struct host_entry *entry = find(store, key), *before = NULL;
     if (entry && entry->state == HOST_READY && !entry->dropped) {
         return SC_FAIL(SC_ERR_STATE, "the host tier has entry %llu", (unsigned long long)key);
     }
@@ -342,7 +415,10 @@ sc_status sc_host_store_acquire(struct sc_host_store *store, uint64_t key, const
 {
     SC_REQUIRE(store != NULL && memory_out != NULL && bytes_out != NULL);
     sc_mutex_lock(&store->lock);
-    struct host_entry *entry = find(store, key);
+    struct host_entry *entry = NULL;
+    while (is_hit(entry = find(store, key)) && entry->moving) {
+        (void)pthread_cond_wait(&store->moved, &store->lock.os);
+    }
     bool hit = is_hit(entry);
     if (hit) {
         entry->pins++;
@@ -361,7 +437,7 @@ sc_status sc_host_store_release(struct sc_host_store *store, uint64_t key)
     SC_REQUIRE(store != NULL);
     sc_mutex_lock(&store->lock);
     struct host_entry *entry = find(store, key);
-    bool held = entry && entry->pins > 0;
+    bool held = entry && entry->pins > entry->moving;
     if (held) entry->pins--;
     if (held && entry->pins == 0 && entry->dropped) entry_remove(store, entry);
     sc_mutex_unlock(&store->lock);
@@ -420,7 +496,7 @@ sc_status sc_host_store_stats_get(struct sc_host_store *store,
     for (const struct host_entry *entry = store->first; entry; entry = entry->behind) {
         stats_out->entry_count++;
         stats_out->writing_count += entry->state == HOST_WRITING;
-        stats_out->acquired_count += entry->pins > 0;
+        stats_out->acquired_count += entry->pins > entry->moving;
     }
     sc_mutex_unlock(&store->lock);
     return SC_OK;

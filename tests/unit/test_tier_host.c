@@ -79,6 +79,86 @@ START_TEST(report_64__a_host_tier_evicts_no_more_than_it_needs)
 }
 END_TEST
 
+/* Room in several pieces is room; what is read stays where it is. */
+START_TEST(host__gaps_are_joined)
+{
+    struct sc_host_store *store = host(20, 100);
+    const void *memory = NULL;
+    uint64_t bytes = 0;
+    for (uint64_t i = 0; i < 10; i++) ck_assert_int_eq(put(store, i, 8000, 5), SC_OK);
+    for (uint64_t i = 0; i < 10; i += 2) ck_assert_int_eq(sc_host_store_drop(store, i), SC_OK);
+    if (_i) ck_assert_int_eq(sc_host_store_acquire(store, 3, &memory, &bytes), SC_OK);
+    ck_assert_int_eq(put(store, 20, 3 * 4096, 0), SC_OK); /* it evicts nothing of value 5 */
+    ck_assert_int_eq(put(store, 21, 3 * 4096, 0), SC_OK);
+    ck_assert_int_eq(put(store, 22, 4 * 4096, -1), _i ? SC_ERR_LIMIT : SC_OK);
+    ck_assert_uint_eq(stats(store).evicted_count, 0);
+    for (uint64_t i = 1; i < 10; i += 2) ck_assert(holds(store, i, 8000));
+    ck_assert(holds(store, 20, 3 * 4096) && holds(store, 21, 3 * 4096));
+    if (_i) {
+        ck_assert(tier_holds(memory, 8000, 3));
+        ck_assert_int_eq(sc_host_store_release(store, 3), SC_OK);
+        ck_assert_int_eq(put(store, 22, 4 * 4096, -1), SC_OK);
+    }
+    ck_assert(holds(store, 22, 4 * 4096));
+    ck_assert_uint_eq(stats(store).used_bytes, 20 * 4096);
+    ck_assert_int_eq(put(store, 23, 4096, -2), SC_ERR_LIMIT); /* full */
+    sc_host_store_destroy(store);
+}
+END_TEST
+
+/* Entries are read and dropped while others are moved for new ones. */
+struct shuffled { struct sc_host_store *store; _Atomic bool over; _Atomic uint64_t wrong, hits; };
+
+static uint64_t shuffled_bytes(uint64_t key)
+{
+    return 100 + sc_mix64(key) % 60000;
+}
+
+static void *read_shuffled(void *arg)
+{
+    struct shuffled *shuffled = arg;
+    struct sc_prng prng;
+    sc_prng_seed(&prng, 3);
+    while (!atomic_load(&shuffled->over)) {
+        uint64_t key = sc_prng_below(&prng, 64), bytes = 0;
+        const void *memory = NULL;
+        if (sc_host_store_acquire(shuffled->store, key, &memory, &bytes) != SC_OK) continue;
+        bool same = bytes == shuffled_bytes(key) && tier_holds(memory, bytes, key);
+        same = sc_host_store_release(shuffled->store, key) == SC_OK && same;
+        atomic_fetch_add(same ? &shuffled->hits : &shuffled->wrong, 1);
+    }
+    return NULL;
+}
+
+START_TEST(host__entries_that_move_are_whole_for_readers)
+{
+    struct shuffled shuffled = {.store = host(200, 100)};
+    struct sc_prng prng;
+    pthread_t readers[2];
+    uint64_t turns = test_scaled(20000, 500), stored = 0;
+    sc_prng_seed(&prng, 1);
+    for (uint32_t i = 0; i < 2; i++) {
+        ck_assert_int_eq(pthread_create(&readers[i], NULL, read_shuffled, &shuffled), 0);
+    }
+    for (uint64_t turn = 0; turn < turns; turn++) {
+        uint64_t key = sc_prng_below(&prng, 64);
+        if (turn % 3 == 0) (void)sc_host_store_drop(shuffled.store, key);
+        else stored += put(shuffled.store, key, shuffled_bytes(key), 0) == SC_OK;
+    }
+    atomic_store(&shuffled.over, true);
+    for (uint32_t i = 0; i < 2; i++) ck_assert_int_eq(pthread_join(readers[i], NULL), 0);
+    ck_assert_uint_eq(atomic_load(&shuffled.wrong), 0);
+    ck_assert_uint_gt(stored, turns / 10);
+    for (uint64_t key = 0; key < 64; key++) {
+        if (!sc_host_store_has(shuffled.store, key)) continue;
+        ck_assert(holds(shuffled.store, key, shuffled_bytes(key)));
+        ck_assert_int_eq(sc_host_store_drop(shuffled.store, key), SC_OK);
+    }
+    ck_assert_uint_eq(stats(shuffled.store).used_bytes, 0);
+    sc_host_store_destroy(shuffled.store);
+}
+END_TEST
+
 START_TEST(host__what_is_worth_more_stays)
 {
     struct sc_host_store *store = host(4, 100);
@@ -409,6 +489,8 @@ static Suite *host_suite(void)
     tcase_add_test(tcase, host__entries_come_back_and_the_oldest_go);
     tcase_add_test(tcase, report_64__a_host_tier_evicts_no_more_than_it_needs);
     tcase_add_test(tcase, host__what_is_worth_more_stays);
+    tcase_add_loop_test(tcase, host__gaps_are_joined, 0, 2);
+    tcase_add_test(tcase, host__entries_that_move_are_whole_for_readers);
     tcase_add_test(tcase, report_96__a_source_stays_until_its_copy_is_done);
     tcase_add_test(tcase, report_110__a_pin_is_given_back_once);
     tcase_add_test(tcase, host__what_is_not_complete_is_no_hit);

@@ -8,8 +8,8 @@
  * All bytes lie in one region that is taken when the store is made: pinned when the backend has a
  * device and the system allows it, else plain memory (`pinned` in the statistics says which, and a
  * log record says why). Nothing that is being written or read is evicted or moved: a copy that is
- * under way keeps its source and its destination (contract 14). An entry that is not complete is
- * no hit.
+ * under way keeps its source and its destination (contract 14). Others may be moved to join gaps.
+ * An entry that is not complete is no hit.
  *
  * Threads: any; one lock, held for the bookkeeping only. */
 #ifndef SC_TIER_HOST_STORE_H
@@ -37,16 +37,18 @@ sc_status sc_host_store_create(const struct sc_host_store_options *options,
 /* NULL is allowed. Nothing may be reserved or acquired (asserted). */
 void sc_host_store_destroy(struct sc_host_store *store);
 
-/* Room for `bytes` under `key`, evicting entries of at most `value`. The memory is 4 KiB aligned
- * and the caller's to write until complete or cancel. SC_ERR_STATE: the key is there;
- * SC_ERR_BUSY: it is being written; SC_ERR_LIMIT: no room. */
+/* Room for `bytes` under `key`: in a gap, or in several that are joined, or evicting entries of at
+ * most `value`. The memory is 4 KiB aligned and the caller's to write until complete or cancel.
+ * SC_ERR_STATE: the key is there; SC_ERR_BUSY: it is being written; SC_ERR_LIMIT: no room. Cost: a
+ * walk over the entries, and the bytes that are moved. */
 sc_status sc_host_store_reserve(struct sc_host_store *store, uint64_t key, uint64_t bytes,
     double value, void **memory_out);
 /* SC_ERR_NOT_FOUND when it is not reserved. */
 sc_status sc_host_store_complete(struct sc_host_store *store, uint64_t key);
 sc_status sc_host_store_cancel(struct sc_host_store *store, uint64_t key);
 
-/* Pins a complete entry: SC_ERR_NOT_FOUND when there is none. Counts as a use. */
+/* Pins a complete entry, which stays where it is then: SC_ERR_NOT_FOUND when there is none. Counts
+ * as a use. Waits while reserve moves it. */
 sc_status sc_host_store_acquire(struct sc_host_store *store, uint64_t key, const void **memory_out,
     uint64_t *bytes_out);
 /* Gives back one acquire. SC_ERR_STATE, changing nothing: it is not acquired. */
