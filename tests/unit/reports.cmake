@@ -11,5 +11,7 @@ target_include_directories(test_reports_tree PRIVATE ${PROJECT_SOURCE_DIR}/radix
 foreach(name hits flight room)
     sc_test(NAME test_reports_${name} LABELS unit LAYERS ALL SOURCES test_reports_${name}.c)
 endforeach()
-sc_test(NAME test_reports_tiers LABELS unit
-    LAYERS base kernels pool snapshot radix policy engine tier SOURCES test_reports_tiers.c)
+foreach(name tiers disk)
+    sc_test(NAME test_reports_${name} LABELS unit
+        LAYERS base kernels pool snapshot radix policy engine tier SOURCES test_reports_${name}.c)
+endforeach()
