@@ -19,7 +19,7 @@
 
 #include "server.h"
 
-enum { IN_BYTES = 4096, READ_BYTES = 256 << 10, FRAMES_MAX = 16, FDS_MAX = 200,
+enum { IN_BYTES = 4096, READ_BYTES = 256 << 10, FRAMES_MAX = 16, ACCEPTS_MAX = 2, FDS_MAX = 200,
     LINGER_MAX = 64 };
 
 static void set_events(struct sd_conn *conn);
@@ -432,7 +432,8 @@ static void welcome(struct sd_conn *conn)
 void sd_conn_accept(struct sd_listener *listener)
 {
     struct sd_server *server = listener->server;
-    for (uint32_t i = 0; i < FRAMES_MAX; i++) {
+    /* A few, then those who are connected have their turn. */
+    for (uint32_t i = 0; i < ACCEPTS_MAX; i++) {
         int fd = accept4(listener->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
         if (fd < 0 && (errno == EMFILE || errno == ENFILE) && server->spare_fd >= 0) {
             /* The loop would come back at once, for ever: one is taken in and thrown out. */
