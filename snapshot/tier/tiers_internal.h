@@ -14,7 +14,8 @@
  *     syncs, each of which empties the device's cache and holds up what is written beside it. So
  *     they wait for each other while more is being written, up to COMMIT_BYTES and COMMIT_WAIT_NS.
  *     Who needs a record that is not committed yet, as its parent or under the same key, has all of
- *     them committed and waits (sc_tiers_settle).
+ *     them committed and waits (sc_tiers_settle). So does a drop, where the record may be the
+ *     parent of one that waits: it comes after the stores before it.
  * (3) `moves` counts the moves of KV that have not ended: until 0 nothing is given back.
  *
  * Locks: `lock` for queues and counters; never held over I/O, the device or the mover. */
@@ -102,6 +103,8 @@ sc_status sc_tiers_threads_start(struct tiers *tiers);
 void sc_tiers_hand_over(struct tiers *tiers, struct sc_tier_job *job);
 /* Waits until nothing waits for its commit; false: nothing did. For the writer. */
 bool sc_tiers_settle(struct tiers *tiers);
+/* Whether a job that is not committed yet begins behind a record of so many tokens. */
+bool sc_tiers_awaited(struct tiers *tiers, uint32_t token_count);
 /* tiers_load.c: the table's */
 sc_status sc_tiers_load(sc_tiers *tiers,
     sc_status (*fn)(void *ctx, const struct sc_tier_loaded *loaded), void *ctx, uint64_t *day_out,

@@ -191,7 +191,9 @@ void sc_tiers_drop(struct tiers *tiers, const struct drop *drop)
     }
     sc_store_reader_info(reader, &info); /* its number may be another's by now */
     sc_store_reader_close(reader);
-    if (info.token_count == drop->token_count) (void)sc_store_drop(tiers->disk, drop->disk_id);
+    if (info.token_count != drop->token_count) return;
+    if (sc_tiers_awaited(tiers, drop->token_count)) (void)sc_tiers_settle(tiers);
+    (void)sc_store_drop(tiers->disk, drop->disk_id);
 }
 
 /* ---- store ---- */

@@ -269,6 +269,7 @@ void h_op_lose(struct h_sched *s)
     struct h_world *w = s->world;
     if (!w->device_lose || !h_one_in(&s->rng, 40)) return;
     w->device_lost = true;
+    w->tier.troubled = true; /* restores whose slots are not prepared fail */
     w->device_lose(w->device_ctx, true);
     s->totals->faults[H_FAULT_DEVICE]++;
     h_trace(s, "the device is lost");

@@ -161,6 +161,38 @@ START_TEST(tiers__what_comes_back_counts_for_the_cap_of_its_path)
 }
 END_TEST
 
+/* After so many steps of the writer this transfer alone has ended; it is applied. */
+static void step_and_apply(uint32_t steps, uint64_t ticket, sc_status as)
+{
+    sc_done done[4];
+    while (steps-- > 0) ck_assert(sc_tiers_step(t.tiers, false));
+    ck_assert_uint_eq(tiered_poll(&t, done, 4), 1);
+    ck_assert_uint_eq(done[0].ticket, ticket);
+    ck_assert_int_eq(done[0].status, SC_OK);
+    done[0].status = as;
+    rig_ok(sc_cache_apply(t.rig->cache, done, 1, 0));
+}
+
+/* A record has been written and waits for its commit when the one before it, which failed on
+ * another rank, is taken back: it is there all the same, as if it had been committed at once. */
+START_TEST(tiers__a_drop_comes_after_the_stores_before_it)
+{
+    case_prepare(16, 32, 32, SC_TIER_WRITE_THROUGH);
+    options.cache.save_flags = SC_SAVE_END;
+    t.hooks.manual = true;
+    tiered_start(&t, &options);
+    (void)rig_serve(t.rig, prompt(0), N / 2, 64, SC_RELEASE_KEEP);
+    step_and_apply(2, 1, SC_OK); /* to host memory, state and KV; on to disk with ticket 2 */
+    (void)rig_serve(t.rig, prompt(0), N, 64, SC_RELEASE_KEEP);
+    step_and_apply(3, 3, SC_OK);     /* 2 is written; the second record to host memory, and on: 4 */
+    step_and_apply(1, 2, SC_ERR_IO); /* 4 is written, and 2 committed for it; it failed elsewhere */
+    while (sc_tiers_step(t.tiers, false)) continue;
+    step_and_apply(0, 4, SC_OK);
+    rig_verify(t.rig);
+    tiered_deinit(&t);
+}
+END_TEST
+
 static Suite *kept_suite(void)
 {
     Suite *suite = suite_create("engine_tiers_kept");
@@ -170,6 +202,7 @@ static Suite *kept_suite(void)
     tcase_add_loop_test(tc, tiers__a_record_continues_only_what_was_computed_alike, 0, 2);
     tcase_add_loop_test(tc, tiers__every_allocation_fails_once_while_a_store_is_loaded, 0, 2);
     tcase_add_test(tc, tiers__uses_from_below_count);
+    tcase_add_test(tc, tiers__a_drop_comes_after_the_stores_before_it);
     tcase_add_test(tc, tiers__what_comes_back_counts_for_the_cap_of_its_path);
     suite_add_tcase(suite, tc);
     return suite;
