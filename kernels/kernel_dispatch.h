@@ -120,6 +120,8 @@ sc_status sc_k_gated_rmsnorm_sm90(const void *params, sc_stream *stream);
 sc_status sc_k_delta_recurrent_sm90(const void *params, sc_stream *stream);
 sc_status sc_k_delta_chunk_sm90(const void *params, sc_stream *stream);
 sc_status sc_k_decode_packed_sm90(const void *params, sc_stream *stream);
+sc_status sc_k_decode_sm90(const void *params, sc_stream *stream);
+sc_status sc_k_qkv_split_sm90(const void *params, sc_stream *stream);
 sc_status sc_k_move_sm90(const void *params, sc_stream *stream);
 #endif
 

@@ -193,6 +193,25 @@ SC_DEV uint64_t dev_slot(const sc_k_slots &slots, int32_t slot)
     return slots.base + (uint64_t)((int64_t)slot * slots.slot_stride);
 }
 
+/* Where a row begins: its slot, its entry of dense beginnings, or (base 0) zeros. */
+struct dev_begin {
+    uint64_t base;
+    sc_dtype dtype;
+};
+
+SC_DEV dev_begin dev_beginning(const sc_k_slots &slots, const sc_k_slots &initial, int32_t source,
+    uint32_t row)
+{
+    if (initial.base != 0 && source >= 0) return {dev_slot(initial, (int32_t)row), initial.dtype};
+    return {source > 0 ? dev_slot(slots, source) : 0, slots.dtype};
+}
+
+/* An element of it as slots of S hold it. */
+template <typename S> SC_DEV float dev_begin_load(const dev_begin &b, int64_t at)
+{
+    return b.base != 0 ? dev_round<S>(dev_load(b.base, b.dtype, at)) : 0.0f;
+}
+
 /* Programmatic dependent launch: waits until the kernel before has finished and its writes are
  * seen; lets the one behind begin. Both do nothing in a launch without the attribute. */
 SC_DEV void dev_wait_previous()

@@ -12,7 +12,7 @@ extern "C" {
 #endif
 
 /* The general decode: any dims and alignment, the bits of the token-by-token kernel. */
-sc_status sc_cuda_delta_walk_decode(const sc_k_decode_packed_params *params, sc_stream *stream);
+sc_status sc_cuda_delta_walk_decode(const sc_k_decode_params *params, sc_stream *stream);
 
 /* Conv and decode of a small batch in one launch (step_sm90.cu). Both calls have been checked. */
 bool sc_cuda_step_fits(const sc_k_conv_update_params *conv,

@@ -27,7 +27,7 @@ struct walk {
     sc_k_delta_shape shape;
     sc_devptr row_start, position, source, dest, save;
     sc_k_saves saves;
-    sc_k_slots state;
+    sc_k_slots state, initial;
     float scale;
 };
 
@@ -48,17 +48,16 @@ SC_DEV uint32_t v_of(int row)
 }
 
 template <typename S, int PARTS>
-SC_DEV void rows_load(block_rows<PARTS> &b, const walk &p, int32_t slot)
+SC_DEV void rows_load(block_rows<PARTS> &b, const walk &p, const dev_begin &from)
 {
-    const S *in = slot > 0 ? (const S *)dev_slot(p.state, slot) : nullptr;
 #pragma unroll
     for (int j = 0; j < ROWS; j++)
 #pragma unroll
         for (int i = 0; i < PARTS * LANES_WIDE; i++) {
             uint32_t k = k_of(i), v = v_of(j);
-            bool real = in != nullptr && k < p.shape.k_dim && v < p.shape.v_dim;
+            bool real = k < p.shape.k_dim && v < p.shape.v_dim;
             int64_t at = ((int64_t)blockIdx.y * p.shape.v_dim + v) * p.shape.k_dim + k;
-            b.x[j][i] = real ? dev_widen(in[at]) : 0.0f;
+            b.x[j][i] = real ? dev_begin_load<S>(from, at) : 0.0f;
         }
 }
 
@@ -179,9 +178,9 @@ walk_rows(const __grid_constant__ walk p)
                 dev_store(p.o, p.dtype, t * p.o_stride + at, 0.0f);
         return;
     }
-    if (end <= t && dest == source) return;
+    if (end <= t && dest == source && p.initial.base == 0) return;
     block_rows<PARTS> b;
-    rows_load<S, PARTS>(b, p, source);
+    rows_load<S, PARTS>(b, p, dev_beginning(p.state, p.initial, source, r));
     for (; t < end; t++) {
         token_step<S, PARTS>(b, p, t);
         token_saves<S, PARTS>(b, p, (int32_t)r, ++pos);
@@ -221,25 +220,27 @@ sc_status sc_k_delta_recurrent_sm90(const void *params, sc_stream *stream)
     p.dtype = in->dtype, p.g = in->g, p.beta = in->beta, p.shape = s;
     p.row_start = in->row_start, p.position = in->position;
     p.source = in->source, p.dest = in->dest, p.saves = in->saves, p.state = in->state;
+    p.initial = in->initial;
     p.scale = sc_cuda_delta_scale(&s);
     return launch(p, in->row_count, stream);
 }
 
-sc_status sc_cuda_delta_walk_decode(const sc_k_decode_packed_params *in, sc_stream *stream)
+sc_status sc_cuda_delta_walk_decode(const sc_k_decode_params *in, sc_stream *stream)
 {
     const sc_k_delta_shape &s = in->shape;
     uint64_t qk = (uint64_t)s.heads * s.k_dim, vo = (uint64_t)s.v_heads * s.v_dim;
-    uint64_t elem = sc_kernel_elem_bytes(in->dtype);
     uint64_t n = (uint64_t)s.v_heads * (s.kind == SC_K_KIND_KDA ? s.k_dim : 1);
     walk p = {};
-    p.q = in->qkv, p.k = in->qkv + qk * elem, p.v = in->qkv + 2 * qk * elem, p.o = in->o;
-    p.q_stride = p.k_stride = p.v_stride = sc_kernel_stride(in->qkv_stride, 2 * qk + vo);
+    p.q = in->q, p.k = in->k, p.v = in->v, p.o = in->o;
+    p.q_stride = sc_kernel_stride(in->q_stride, qk);
+    p.k_stride = sc_kernel_stride(in->k_stride, qk);
+    p.v_stride = sc_kernel_stride(in->v_stride, vo);
     p.o_stride = sc_kernel_stride(in->o_stride, vo);
     p.dtype = in->dtype, p.g = in->g, p.beta = in->beta, p.a = in->a, p.b = in->b;
     p.a_stride = sc_kernel_stride(in->a_stride, n);
     p.b_stride = sc_kernel_stride(in->b_stride, s.v_heads);
     p.weights = in->weights, p.shape = s;
     p.source = in->source, p.dest = in->dest, p.save = in->save, p.state = in->state;
-    p.scale = sc_cuda_delta_scale(&s);
+    p.initial = in->initial, p.scale = sc_cuda_delta_scale(&s);
     return launch(p, in->row_count, stream);
 }

@@ -19,21 +19,19 @@
 #include "delta/decode_tile.cuh"
 
 #include "cuda/launch.cuh"
-#include "delta/delta_cuda.h"
+#include "delta/delta_check.h"
 
 namespace {
 
 enum { CLUSTER_MAX = 8, QK_PAIRS = K };
 
 struct step_call {
-    sc_k_decode_packed_params p;
+    decode_call decode; /* its q, k and v are not used: they never leave the block */
     sc_k_slots window;
     sc_devptr x, weight;
     int64_t x_stride;
     uint64_t channels;
-    float scale;
-    uint32_t blocks; /* of one v head */
-    bool silu, settled;
+    bool silu;
 };
 
 /* Two channels: three window rows and the taps. */
@@ -63,18 +61,13 @@ SC_DEV void conv_store(const conv_words &w, uint32_t x, const step_call &s, int3
     *(uint32_t *)(to + 2 * s.channels) = x;
 }
 
-SC_DEV uint32_t x_word(const step_call &s, uint32_t row, uint32_t channel)
-{
-    return *(const uint32_t *)((const sc_bf16 *)s.x + (int64_t)row * s.x_stride + channel);
-}
-
 SC_DEV uint32_t conv_word(const conv_words &w, uint32_t x, bool silu)
 {
     return conv_pair(w.taps, w.w[0], w.w[1], w.w[2], x, silu);
 }
 
 /* Relaxed: what it orders is reads before later writes, and a word that has been used was read. A
- * release would wait for all memory accesses of the block: 0.4 us of a small batch's 2.7 us. */
+ * release would wait for all memory accesses of the block. */
 SC_DEV void cluster_arrive()
 {
     asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
@@ -88,7 +81,7 @@ SC_DEV void cluster_wait()
 /* Channel of word n of q (first half) and k. */
 SC_DEV uint32_t qk_channel(const step_call &s, uint32_t head, uint32_t n)
 {
-    return ((n < QK_PAIRS / 2 ? 0 : s.p.shape.heads) + head) * K + n % (QK_PAIRS / 2) * 2;
+    return ((n < QK_PAIRS / 2 ? 0 : s.decode.heads) + head) * K + n % (QK_PAIRS / 2) * 2;
 }
 
 /* A thread's words of q and k and at most one of v, and what the conv makes of them. */
@@ -97,6 +90,7 @@ template <int THREADS, int V_ROWS> struct step_conv {
     static_assert(V_ROWS / 2 <= THREADS, "a pair of v a thread");
     conv_words qk[PER], v;
     uint32_t qk_x[PER], v_x, head, v_channel;
+    const uint32_t *qk_at[PER], *v_at; /* of x */
 
     SC_DEV bool has_qk() { return threadIdx.x < QK_PAIRS; }
     SC_DEV uint32_t v_word() { return THREADS - 1 - threadIdx.x; }
@@ -106,21 +100,40 @@ template <int THREADS, int V_ROWS> struct step_conv {
         return qk_channel(s, head, threadIdx.x + i * THREADS);
     }
 
-    /* Of q/k head `head_`, and from channel `v_first` on. */
-    SC_DEV void load(const step_call &s, int32_t source, uint32_t head_, uint32_t v_first)
+    /* Of q/k head `head_`, and from channel `v_first` on: windows and weights, and where x is. */
+    SC_DEV void load(const step_call &s, uint32_t row, int32_t source, uint32_t head_,
+        uint32_t v_first)
     {
+        const sc_bf16 *x = (const sc_bf16 *)s.x + row * s.x_stride;
         head = head_, v_channel = v_first + 2 * v_word();
 #pragma unroll
         for (int i = 0; i < PER; i++)
             if (has_qk()) conv_load(qk[i], s, source, channel(s, i));
         if (has_v()) conv_load(v, s, source, v_channel);
+#pragma unroll
+        for (int i = 0; i < PER; i++) {
+            qk_at[i] = (const uint32_t *)(x + channel(s, i));
+            ready(qk_at[i]);
+        }
+        v_at = (const uint32_t *)(x + v_channel);
+        ready(v_at);
     }
 
-    SC_DEV void load_x(const step_call &s, uint32_t row)
+    /* Waits for the windows: they are used, for nothing. */
+    SC_DEV void arrived(uint32_t *qk_out, uint32_t *v_out)
     {
 #pragma unroll
-        for (int i = 0; i < PER; i++) qk_x[i] = has_qk() ? x_word(s, row, channel(s, i)) : 0;
-        v_x = has_v() ? x_word(s, row, v_channel) : 0;
+        for (int i = 0; i < PER; i++)
+            if (has_qk())
+                qk_out[threadIdx.x + i * THREADS] = qk[i].w[0] ^ qk[i].w[1] ^ qk[i].w[2];
+        if (has_v()) v_out[v_word()] = v.w[0] ^ v.w[1] ^ v.w[2];
+    }
+
+    SC_DEV void load_x()
+    {
+#pragma unroll
+        for (int i = 0; i < PER; i++) qk_x[i] = has_qk() ? *qk_at[i] : 0;
+        v_x = has_v() ? *v_at : 0;
     }
 
     SC_DEV void run(uint32_t *qk_out, uint32_t *v_out, bool silu)
@@ -149,96 +162,109 @@ template <int THREADS, int V_ROWS> struct step_conv {
     }
 };
 
-/* R: tile_rows of bf16 tensors. */
-template <class R, int WARPS, int BLOCKS> __global__ void __launch_bounds__(WARPS * 32, BLOCKS)
+/* R: tile_rows of bf16 tensors. EARLY: a block arrives at the cluster's barrier before the wait for
+ * the kernel before, and so waits for its windows there: faster for larger batches of fp32 states,
+ * slower for all others. */
+template <class R, int WARPS, int BLOCKS, bool EARLY>
+__global__ void __launch_bounds__(WARPS * 32, BLOCKS)
 step(const __grid_constant__ step_call s)
 {
     typedef typename R::state S;
-    constexpr bool KDA = R::PER_K;
     constexpr int V_ROWS = WARPS * R::ROWS;
     __shared__ __align__(16) uint32_t qk_words[QK_PAIRS], v_words[V_ROWS / 2];
-    const sc_k_decode_packed_params &p = s.p;
-    uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, k0 = KDA ? lane * LANES_WIDE : 0;
-    uint32_t head = blockIdx.y, nth = blockIdx.x / s.blocks;
-    uint32_t base = (blockIdx.x - nth * s.blocks) * V_ROWS, v0 = base + warp * R::ROWS;
-    head_at h = {blockIdx.z, head * (p.shape.v_heads / p.shape.heads) + nth};
-    if (!s.settled) dev_wait_previous();
-    int32_t source = index_of(p.source, h.row);
-    int32_t dest = index_of(p.dest, h.row), save = index_of(p.save, h.row);
-    int64_t at = ((int64_t)h.hv * p.shape.v_dim + v0) * K;
+    const decode_call &c = s.decode;
+    uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    uint32_t base = blockIdx.x * V_ROWS, v0 = base + warp * R::ROWS;
+    head_at h = {blockIdx.z, blockIdx.y};
+    uint32_t head = sharing(h.hv, c);
+    if (!c.settled) dev_wait_previous();
+    int32_t source = index_of(c.source, h.row);
+    int32_t dest = index_of(c.dest, h.row), save = index_of(c.save, h.row);
+    uint64_t at = (uint64_t)(h.hv * c.v_dim + v0) * K;
     step_conv<WARPS * 32, V_ROWS> conv;
     R rows;
-    rows.load(source > 0 ? (const S *)dev_slot(p.state, source) + at : nullptr);
-    conv.load(s, source, head, 2 * p.shape.heads * K + h.hv * p.shape.v_dim + base);
-    gate_weights<KDA ? 4 : 1> w;
-    weights_load<KDA ? 4 : 1, KDA>(w, p, h, k0);
-    if (s.settled) dev_wait_previous();
-    dev_release_next();
-    sc_bf16 *o = output_row<sc_bf16>(p, h) + v0;
-    if (source < 0) {
-        for (uint32_t r = lane; r < R::ROWS; r += 32) o[r] = dev_narrow<sc_bf16>(0.0f);
-        return; /* the whole cluster */
+    rows.load((const S *)dev_slot(c.state, source) + at, source > 0);
+    conv.load(s, h.row, source, head, 2 * c.heads * K + h.hv * c.v_dim + base);
+    gate_words<sc_bf16, R::PER_K> gate;
+    gate.prepare(c, h);
+    if constexpr (EARLY) {
+        conv.arrived(qk_words, v_words);
+        cluster_arrive(); /* this block has read its windows */
     }
-    conv.load_x(s, h.row);
-    tile_gates gates;
-    gates.beta = beta_of<sc_bf16>(p, h);
-    if constexpr (KDA)
-        alphas<sc_bf16, LANES_WIDE, true>(gates.alpha, w, p, h, k0);
-    else
-        alphas<sc_bf16, 1, false>(&gates.one, w, p, h, 0);
+    if (c.settled) dev_wait_previous();
+    dev_release_next();
+    conv.load_x();
+    gate.load(c);
+    sc_bf16 *o = output_row<sc_bf16>(c, h) + v0;
+    if (source < 0) { /* the whole cluster */
+        for (uint32_t r = lane; r < R::ROWS; r += 32) o[r] = dev_narrow<sc_bf16>(0.0f);
+        if constexpr (EARLY) cluster_wait();
+        return;
+    }
     conv.run(qk_words, v_words, s.silu);
     __syncthreads();
-    cluster_arrive(); /* this block has read its windows */
+    if constexpr (!EARLY) cluster_arrive();
     const sc_bf16 *q = (const sc_bf16 *)qk_words;
-    rows.inputs({q, q + K, (const sc_bf16 *)v_words + warp * R::ROWS});
-    rows.run(gates, p.shape.qk_l2norm, s.scale,
-        dest > 0 ? (S *)dev_slot(p.state, dest) + at : nullptr,
-        save > 0 ? (S *)dev_slot(p.state, save) + at : nullptr, o);
-    conv.store_v(s, dest, save);
+    rows.inputs(lane_inputs<R>(q, q + K, (const sc_bf16 *)v_words + warp * R::ROWS));
+    tile_gates gates;
+    gate.run(gates, c);
+    if constexpr (EARLY) conv.store_v(s, dest, save);
+    rows.run(gates, c.l2norm, c.scale,
+        {(S *)dev_slot(c.state, dest) + at, (S *)dev_slot(c.state, save) + at, dest > 0, save > 0},
+        o);
+    if constexpr (!EARLY) conv.store_v(s, dest, save);
     __syncwarp();
     cluster_wait();
-    if (blockIdx.x == 0) conv.store_qk(s, dest, save);
+    if (blockIdx.x == 0 && h.hv == head * c.share) conv.store_qk(s, dest, save);
 }
 
-template <class R, int WARPS, int BLOCKS> sc_status launch_step(step_call s, sc_stream *stream)
+template <class R, int WARPS, int BLOCKS, bool EARLY>
+sc_status launch_step(const step_call &s, sc_stream *stream)
 {
-    constexpr uint32_t V_ROWS = WARPS * R::ROWS;
-    const sc_k_delta_shape &shape = s.p.shape;
-    s.blocks = shape.v_dim / V_ROWS;
-    uint32_t cluster = s.blocks * (shape.v_heads / shape.heads);
+    const decode_call &c = s.decode;
+    uint32_t blocks = c.v_dim / (WARPS * R::ROWS);
     cudaLaunchAttribute attributes[2] = {};
     attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attributes[0].val.programmaticStreamSerializationAllowed = 1;
     attributes[1].id = cudaLaunchAttributeClusterDimension;
-    attributes[1].val.clusterDim.x = cluster;
-    attributes[1].val.clusterDim.y = attributes[1].val.clusterDim.z = 1;
+    attributes[1].val.clusterDim.x = blocks;
+    attributes[1].val.clusterDim.y = c.share;
+    attributes[1].val.clusterDim.z = 1;
     cudaLaunchConfig_t config = {};
-    config.gridDim = dim3(cluster, shape.heads, s.p.row_count);
+    config.gridDim = dim3(blocks, c.v_heads, c.rows);
     config.blockDim = dim3(WARPS * 32);
     config.stream = sc_cuda_stream(stream);
     config.attrs = attributes;
     config.numAttrs = 2;
     SC_TRY(sc_cuda_enter());
-    return sc_cuda_check(cudaLaunchKernelEx(&config, step<R, WARPS, BLOCKS>, s), "decode step");
+    return sc_cuda_check(cudaLaunchKernelEx(&config, step<R, WARPS, BLOCKS, EARLY>, s),
+        "decode step");
 }
 
 /* Blocks of 64 or 128 rows of V, as measured on an H200; no choice changes a bit. */
-template <bool KDA> sc_status launch_kind(const step_call &s, sc_stream *stream)
+template <bool KDA> sc_status launch_kind(const step_call &s, sc_dtype state, sc_stream *stream)
 {
-    uint64_t heads = (uint64_t)s.p.row_count * s.p.shape.v_heads;
-    if (s.p.state.dtype != SC_DTYPE_BF16)
-        return launch_step<tile_rows<sc_bf16, float, KDA, 8, 1, 1>, 8, 3>(s, stream);
-    if (heads <= 128 || s.p.shape.v_dim % 128 != 0)
-        return launch_step<tile_rows<sc_bf16, sc_bf16, KDA, 8, 1, 1>, 8, 3>(s, stream);
+    uint64_t heads = (uint64_t)s.decode.rows * s.decode.v_heads;
+    if (state != SC_DTYPE_BF16)
+        return heads <= 64
+            ? launch_step<tile_rows<sc_bf16, float, KDA, 8, 1, 1>, 8, 2, false>(s, stream)
+            : launch_step<tile_rows<sc_bf16, float, KDA, 8, 1, 1>, 8, 3, true>(s, stream);
+    if (heads <= 128 || s.decode.v_dim % 128 != 0)
+        return launch_step<tile_rows<sc_bf16, sc_bf16, KDA, 8, 1, 1>, 8, 3, false>(s, stream);
     if (heads < 512)
-        return launch_step<tile_rows<sc_bf16, sc_bf16, KDA, 8, 2, 2>, 8, 2>(s, stream);
-    return launch_step<tile_rows<sc_bf16, sc_bf16, KDA, 8, 4, 2>, 4, 4>(s, stream);
+        return launch_step<tile_rows<sc_bf16, sc_bf16, KDA, 8, 2, 2>, 8, 2, false>(s, stream);
+    return launch_step<tile_rows<sc_bf16, sc_bf16, KDA, 8, 4, 2>, 4, 4, false>(s, stream);
 }
 
 } // namespace
 
 /* Batches of more (row, v head) pairs are served faster by two launches (measured on an H200). */
-enum { HEADS_MAX_FP32 = 128, HEADS_MAX_BF16 = 1024, BLOCK_ROWS = 64 };
+enum { HEADS_MAX_FP32 = 256, HEADS_MAX_BF16 = 2048, BLOCK_ROWS = 64 };
+
+static decode_call step_decode(const sc_k_decode_packed_params *p, bool settled)
+{
+    return decode_call_of(delta_unpack(p), settled);
+}
 
 bool sc_cuda_step_fits(const sc_k_conv_update_params *c, const sc_k_decode_packed_params *p)
 {
@@ -247,9 +273,11 @@ bool sc_cuda_step_fits(const sc_k_conv_update_params *c, const sc_k_decode_packe
     return p->dtype == SC_DTYPE_BF16 && c->window.dtype == SC_DTYPE_BF16
         && c->weight_dtype == SC_DTYPE_BF16 && c->width == 4 && c->bias == 0 && s.k_dim == K
         && s.v_dim % BLOCK_ROWS == 0
-        && s.v_heads / s.heads * (s.v_dim / BLOCK_ROWS) <= CLUSTER_MAX && s.heads <= 65535
+        && s.v_heads / s.heads * (s.v_dim / BLOCK_ROWS) <= CLUSTER_MAX && s.v_heads <= 65535
+        && p->row_count <= 65535 && p->initial.base == 0 && c->initial.base == 0
         && heads <= (p->state.dtype == SC_DTYPE_F32 ? HEADS_MAX_FP32 : HEADS_MAX_BF16)
-        && (c->weight | p->state.base | (uint64_t)p->state.slot_stride) % 16 == 0
+        && c->weight % 16 == 0
+        && decode_call_aligned(step_decode(p, false), s.kind == SC_K_KIND_KDA, 2)
         && (c->x | c->window.base | (uint64_t)c->window.slot_stride) % 4 == 0
         && (uint64_t)c->x_stride % 2 == 0;
 }
@@ -258,10 +286,10 @@ sc_status sc_cuda_step(const sc_k_conv_update_params *c, const sc_k_decode_packe
     sc_stream *stream)
 {
     step_call s = {};
-    s.p = *p, s.window = c->window, s.x = c->x, s.weight = c->weight;
+    s.decode = step_decode(p, c->window_settled && p->state_settled);
+    s.window = c->window, s.x = c->x, s.weight = c->weight;
     s.x_stride = sc_kernel_stride(c->x_stride, c->channels), s.channels = c->channels;
-    s.scale = sc_cuda_delta_scale(&p->shape), s.silu = c->act == SC_K_ACT_SILU;
-    s.settled = c->window_settled && p->state_settled;
-    return p->shape.kind == SC_K_KIND_KDA ? launch_kind<true>(s, stream)
-                                          : launch_kind<false>(s, stream);
+    s.silu = c->act == SC_K_ACT_SILU;
+    return p->shape.kind == SC_K_KIND_KDA ? launch_kind<true>(s, p->state.dtype, stream)
+                                          : launch_kind<false>(s, p->state.dtype, stream);
 }
