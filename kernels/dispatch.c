@@ -57,13 +57,11 @@
     {SM90(features, launch##_sm90, __VA_ARGS__) BF16_HOST(features, launch, __VA_ARGS__)}
 /* No device row so far. */
 #define HOST_ROWS(features, launch, ...) {HOST(features, launch, __VA_ARGS__)}
-/* ... but one for bf16. */
-#define BF16_HOST_ROWS(features, launch, ...) {BF16_HOST(features, launch, __VA_ARGS__)}
 
 static const struct sc_kernel_row conv_prefill_rows[] =
-    ROWS(REF_STATE, sc_k_conv_prefill, NO_HEADS);
+    ROWS(REF_STATE | SC_KF_INITIAL, sc_k_conv_prefill, NO_HEADS);
 static const struct sc_kernel_row conv_update_rows[] =
-    ROWS(REF_STATE, sc_k_conv_update, NO_HEADS);
+    ROWS(REF_STATE | SC_KF_INITIAL, sc_k_conv_update, NO_HEADS);
 static const struct sc_kernel_row gates_rows[] =
     ROWS(REF_PLAIN, sc_k_gates, NO_HEADS);
 static const struct sc_kernel_row l2norm_rows[] =
@@ -71,11 +69,11 @@ static const struct sc_kernel_row l2norm_rows[] =
 static const struct sc_kernel_row gated_rmsnorm_rows[] =
     ROWS(REF_PLAIN, sc_k_gated_rmsnorm, NO_HEADS);
 static const struct sc_kernel_row delta_recurrent_rows[] =
-    BF16_ROWS(REF_STATE, sc_k_delta_recurrent, HEADS);
+    BF16_ROWS(REF_STATE | SC_KF_INITIAL, sc_k_delta_recurrent, HEADS);
 static const struct sc_kernel_row delta_chunk_rows[] =
-    ROWS(REF_STATE, sc_k_delta_chunk, CHUNKS(64));
+    ROWS(REF_STATE | SC_KF_INITIAL, sc_k_delta_chunk, CHUNKS(64));
 static const struct sc_kernel_row decode_packed_rows[] =
-    BF16_ROWS(REF_STATE, sc_k_decode_packed, HEADS);
+    BF16_ROWS(REF_STATE | SC_KF_INITIAL, sc_k_decode_packed, HEADS);
 static const struct sc_kernel_row delta_verify_rows[] =
     HOST_ROWS(REF_STATE, sc_k_delta_verify, HEADS);
 static const struct sc_kernel_row delta_commit_rows[] =
@@ -89,9 +87,9 @@ static const struct sc_kernel_row conv_update_spec_rows[] =
 static const struct sc_kernel_row ssm_rows[] =
     HOST_ROWS(REF_STATE, sc_k_ssm, HEADS);
 static const struct sc_kernel_row decode_rows[] =
-    BF16_HOST_ROWS(REF_STATE, sc_k_decode, HEADS);
+    BF16_ROWS(REF_STATE | SC_KF_INITIAL, sc_k_decode, HEADS);
 static const struct sc_kernel_row qkv_split_rows[] =
-    HOST_ROWS(REF_PLAIN, sc_k_qkv_split, NO_HEADS);
+    ROWS(REF_PLAIN, sc_k_qkv_split, NO_HEADS);
 static const struct sc_kernel_row ssm_chunk_rows[] =
     HOST_ROWS(REF_STATE, sc_k_ssm_chunk, CHUNKS(256));
 static const struct sc_kernel_row project_rows[] =

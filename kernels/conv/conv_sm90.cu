@@ -59,27 +59,37 @@ template <int VEC> SC_DEV void zero(float *x)
     for (int i = 0; i < VEC; i++) x[i] = 0.0f;
 }
 
+template <int VEC> SC_DEV void window_round(float *x, const sc_k_conv_prefill_params &p)
+{
+    if (p.window.dtype == SC_DTYPE_BF16)
+#pragma unroll
+        for (int i = 0; i < VEC; i++) x[i] = dev_round<sc_bf16>(x[i]);
+}
+
 /* An input as the window would hold it. */
 template <int VEC>
 SC_DEV void load_input(float *out, const sc_k_conv_prefill_params &p, int64_t token, uint32_t c)
 {
     load<VEC>(out, p.x, p.dtype, token * p.x_stride + c);
-    if (p.window.dtype == SC_DTYPE_BF16 && p.dtype == SC_DTYPE_F32)
-#pragma unroll
-        for (int i = 0; i < VEC; i++) out[i] = dev_round<sc_bf16>(out[i]);
+    if (p.dtype == SC_DTYPE_F32) window_round<VEC>(out, p);
+}
+
+SC_DEV dev_begin old_window(const sc_k_conv_prefill_params &p, int32_t source, uint32_t row)
+{
+    return dev_beginning(p.window, p.initial, source, row);
 }
 
 /* The input `back` tokens before token `at` of a row that starts at `start`. */
 template <int VEC>
 SC_DEV void load_history(float *out, const sc_k_conv_prefill_params &p, int64_t start, int64_t at,
-    uint32_t back, int32_t source, uint32_t c)
+    uint32_t back, const dev_begin &old, uint32_t c)
 {
     int64_t into = at - start - back;
     if (into >= 0) {
         load_input<VEC>(out, p, at - back, c);
-    } else if (source > 0) {
-        load<VEC>(out, dev_slot(p.window, source), p.window.dtype,
-            (into + p.width - 1) * p.channels + c);
+    } else if (old.base != 0) {
+        load<VEC>(out, old.base, old.dtype, (into + p.width - 1) * p.channels + c);
+        if (old.dtype != p.window.dtype) window_round<VEC>(out, p);
     } else {
         zero<VEC>(out);
     }
@@ -183,16 +193,16 @@ SC_DEV void tokens_together(const taps<VEC> &t, float (&x)[WIDTH_MAX][VEC],
     }
 }
 
-/* The W - 1 inputs before `token`; zeros for a row without a sequence. */
+/* The W - 1 inputs before `token`. */
 template <int VEC>
 SC_DEV void history(float (&x)[WIDTH_MAX][VEC], const sc_k_conv_prefill_params &p, int64_t start,
-    int64_t token, int32_t source, uint32_t c)
+    int64_t token, const dev_begin &old, uint32_t c)
 {
 #pragma unroll
     for (int j = 0; j + 1 < WIDTH_MAX; j++) {
         uint32_t back = WIDTH_MAX - 1 - j;
-        if (back < p.width && source >= 0)
-            load_history<VEC>(x[j], p, start, token, back, source, c);
+        if (back < p.width)
+            load_history<VEC>(x[j], p, start, token, back, old, c);
         else
             zero<VEC>(x[j]);
     }
@@ -219,7 +229,7 @@ prefill(const __grid_constant__ sc_k_conv_prefill_params p)
         start = ((const int32_t *)p.row_start)[rows[0]];
         source = ((const int32_t *)p.source)[rows[0]];
         if (source >= 0) {
-            history<VEC>(x, p, start, first, source, c);
+            history<VEC>(x, p, start, first, old_window(p, source, rows[0]), c);
             for (int i = 0; i < TILE; i += 8) tokens_together<8, T>(t, x, p, first + i, c);
             return;
         }
@@ -234,7 +244,7 @@ prefill(const __grid_constant__ sc_k_conv_prefill_params p)
         if (row != before) {
             start = ((const int32_t *)p.row_start)[row];
             source = ((const int32_t *)p.source)[row];
-            history<VEC>(x, p, start, token, source, c);
+            if (source >= 0) history<VEC>(x, p, start, token, old_window(p, source, row), c);
             before = row;
         }
         if (source < 0) {
@@ -251,13 +261,13 @@ prefill(const __grid_constant__ sc_k_conv_prefill_params p)
 /* The window after `count` tokens of a row goes to `slot`. */
 template <int VEC>
 SC_DEV void window_store(const sc_k_conv_prefill_params &p, int64_t start, int64_t count,
-    int32_t source, int32_t slot, uint32_t c)
+    const dev_begin &old, int32_t slot, uint32_t c)
 {
     float x[WIDTH_MAX - 1][VEC];
 #pragma unroll
     for (int j = 0; j < WIDTH_MAX - 1; j++)
         if (j + 1 < (int)p.width)
-            load_history<VEC>(x[j], p, start, start + count, p.width - 1 - j, source, c);
+            load_history<VEC>(x[j], p, start, start + count, p.width - 1 - j, old, c);
 #pragma unroll
     for (int j = 0; j < WIDTH_MAX - 1; j++)
         if (j + 1 < (int)p.width)
@@ -283,7 +293,8 @@ windows(const __grid_constant__ sc_k_conv_prefill_params p)
         int32_t r = save_row[i];
         if (r < 0) return;
         int32_t count = save_pos[i] - (position != nullptr ? position[r] : 0);
-        if (count >= near) window_store<VEC>(p, row_start[r], count, 0, save_slot[i], c);
+        if (count >= near)
+            window_store<VEC>(p, row_start[r], count, old_window(p, 0, r), save_slot[i], c);
         return;
     }
     uint32_t r = blockIdx.y;
@@ -291,13 +302,14 @@ windows(const __grid_constant__ sc_k_conv_prefill_params p)
     int32_t dest = ((const int32_t *)p.dest)[r];
     if (source[r] < 0) return;
     if (count < 0) count = 0;
+    dev_begin old = old_window(p, source[r], r);
     for (uint32_t i = 0; i < p.saves.count && count > 0; i++) {
         if (save_row[i] != (int32_t)r) continue;
         int32_t after = save_pos[i] - (position != nullptr ? position[r] : 0);
-        if (after < near) window_store<VEC>(p, row_start[r], after, source[r], save_slot[i], c);
+        if (after < near) window_store<VEC>(p, row_start[r], after, old, save_slot[i], c);
     }
-    if (dest > 0 && !(count == 0 && dest == source[r]))
-        window_store<VEC>(p, row_start[r], count, source[r], dest, c);
+    if (dest > 0 && !(count == 0 && dest == source[r] && p.initial.base == 0))
+        window_store<VEC>(p, row_start[r], count, old, dest, c);
 }
 
 /* A row's new window, to both of its destinations. */
@@ -329,7 +341,7 @@ update(const __grid_constant__ sc_k_conv_prefill_params p, sc_devptr save, bool 
     int32_t source = ((const int32_t *)p.source)[r], dest = ((const int32_t *)p.dest)[r];
     float x[WIDTH_MAX][VEC];
     taps<VEC> t;
-    history<VEC>(x, p, r, r, source, c);
+    history<VEC>(x, p, r, r, old_window(p, source, (uint32_t)r), c);
     taps_load<VEC>(t, p, c);
     if (settled) dev_wait_previous();
     dev_release_next();
@@ -349,7 +361,8 @@ bool wide(const sc_k_conv_prefill_params &p)
     uint64_t elem = sc_kernel_elem_bytes(p.dtype), window = sc_kernel_elem_bytes(p.window.dtype);
     return p.channels % 8 == 0 && (p.x | p.y | p.window.base) % 16 == 0
         && (uint64_t)p.window.slot_stride % 16 == 0 && p.channels * window % 16 == 0
-        && (uint64_t)p.x_stride * elem % 16 == 0 && (uint64_t)p.y_stride * elem % 16 == 0;
+        && (uint64_t)p.x_stride * elem % 16 == 0 && (uint64_t)p.y_stride * elem % 16 == 0
+        && (p.initial.base | (uint64_t)p.initial.slot_stride) % 16 == 0;
 }
 
 uint32_t blocks_of(const sc_k_conv_prefill_params &p, uint32_t vec)
@@ -393,13 +406,12 @@ sc_status sc_k_conv_update_sm90(const void *params, sc_stream *stream)
     p.y_stride = sc_kernel_stride(u->y_stride, u->channels);
     p.weight = u->weight, p.bias = u->bias, p.weight_dtype = u->weight_dtype, p.act = u->act;
     p.channels = u->channels, p.width = u->width, p.row_count = u->row_count;
-    p.source = u->source, p.dest = u->dest, p.window = u->window;
+    p.source = u->source, p.dest = u->dest, p.window = u->window, p.initial = u->initial;
     if (u->row_count > 65535) return too_many("rows", u->row_count);
     if (sc_cuda_conv_update_fits(u)) return sc_cuda_conv_update_packed(u, stream);
     bool vec = wide(p);
     dim3 grid(blocks_of(p, vec ? 4 : 1), u->row_count);
-    return vec ? sc_cuda_launch("conv update", update<4>, grid, THREADS, 0, stream, p, u->save,
-                     u->window_settled)
-               : sc_cuda_launch("conv update", update<1>, grid, THREADS, 0, stream, p, u->save,
-                     u->window_settled);
+    bool settled = u->window_settled && u->initial.base == 0; /* no promise for beginnings */
+    return sc_cuda_launch("conv update", vec ? update<4> : update<1>, grid, THREADS, 0, stream, p,
+        u->save, settled);
 }

@@ -116,7 +116,7 @@ bool sc_cuda_conv_update_fits(const sc_k_conv_update_params *p)
 {
     return p->dtype == SC_DTYPE_BF16 && p->window.dtype == SC_DTYPE_BF16
         && p->weight_dtype == SC_DTYPE_BF16 && p->width == 4 && p->bias == 0
-        && p->channels % 8 == 0
+        && p->initial.base == 0 && p->channels % 8 == 0
         && (p->x | p->y | p->weight | p->window.base | (uint64_t)p->window.slot_stride) % 16 == 0
         && (uint64_t)p->x_stride % 8 == 0 && (uint64_t)p->y_stride % 8 == 0;
 }

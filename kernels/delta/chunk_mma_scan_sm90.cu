@@ -56,7 +56,8 @@ SC_DEV uint32_t lane_t()
 /* -------------------------------------------------------------------------------- states, slots */
 
 template <typename S>
-SC_DEV void state_load(state_sums &s, const chunk_call &x, const scan_at &h, int32_t slot)
+SC_DEV void state_load(state_sums &s, const chunk_call &x, const scan_at &h,
+    const dev_begin &from)
 {
     uint32_t k = threadIdx.x / 32 * 16 + lane_g();
 #pragma unroll
@@ -65,8 +66,7 @@ SC_DEV void state_load(state_sums &s, const chunk_call &x, const scan_at &h, int
         for (int e = 0; e < 4; e++) {
             uint32_t v = n * 8 + 2 * lane_t() + e % 2;
             int64_t at = ((int64_t)h.hv * x.p.shape.v_dim + h.v0 + v) * D + k + e / 2 * 8;
-            s[n][e] = slot > 0 && v < h.v_count
-                ? dev_widen(((const S *)dev_slot(x.p.state, slot))[at]) : 0.0f;
+            s[n][e] = v < h.v_count ? dev_begin_load<S>(from, at) : 0.0f;
         }
 }
 
@@ -459,9 +459,9 @@ scan(const __grid_constant__ chunk_call x)
         return;
     }
     int32_t first = x.t.first[h.row], chunks = x.t.first[h.row + 1] - first;
-    if (chunks == 0 && (dest <= 0 || dest == source)) return;
+    if (chunks == 0 && (dest <= 0 || (dest == source && x.p.initial.base == 0))) return;
     state_sums s;
-    state_load<S>(s, x, h, source);
+    state_load<S>(s, x, h, dev_beginning(x.p.state, x.p.initial, source, h.row));
     state_share(m, s);
     if (threadIdx.x < 2 * COLS) m.bad[threadIdx.x / COLS][threadIdx.x % COLS] = C;
     if (chunks > 0) fetch<KDA>(m, x, h, place_of(x, (int32_t)h.row, 0), first, 0);

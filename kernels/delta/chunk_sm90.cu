@@ -289,14 +289,15 @@ struct scan_head {
 };
 
 template <int KP, typename S>
-SC_DEV void state_load(scan_shared<KP> &m, const chunk_call &x, const scan_head &h, int32_t slot)
+SC_DEV void state_load(scan_shared<KP> &m, const chunk_call &x, const scan_head &h,
+    const dev_begin &from)
 {
     const sc_k_delta_shape &s = x.p.shape;
     for (uint32_t i = threadIdx.x; i < KP * COLS; i += THREADS) {
         uint32_t k = i % KP, v = i / KP;
-        bool real = slot > 0 && k < s.k_dim && h.v0 + v < s.v_dim;
+        bool real = k < s.k_dim && h.v0 + v < s.v_dim;
         int64_t at = ((int64_t)h.hv * s.v_dim + h.v0 + v) * s.k_dim + k;
-        m.s[k][v] = real ? dev_widen(((const S *)dev_slot(x.p.state, slot))[at]) : 0.0f;
+        m.s[k][v] = real ? dev_begin_load<S>(from, at) : 0.0f;
     }
 }
 
@@ -492,8 +493,8 @@ scan(const __grid_constant__ chunk_call x)
         return;
     }
     int32_t first = x.t.first[h.row], chunks = x.t.first[h.row + 1] - first;
-    if (chunks == 0 && (dest <= 0 || dest == source)) return;
-    state_load<KP, S>(m, x, h, source);
+    if (chunks == 0 && (dest <= 0 || (dest == source && x.p.initial.base == 0))) return;
+    state_load<KP, S>(m, x, h, dev_beginning(x.p.state, x.p.initial, source, h.row));
     for (int32_t n = 0; n < chunks; n++) {
         chunk_place at = place_of(x, (int32_t)h.row, n);
         const float *in = head_scratch(x, first + n, h.hv);

@@ -172,6 +172,12 @@ static void gpu_entries(sc_k_slots *slots, uint64_t count, uint64_t bytes)
         slots->base = gpu_map(slots->base, (uint64_t)slots->slot_stride * (count - 1) + bytes);
 }
 
+/* Dense beginnings of `rows` parts of `elems` elements. */
+static void gpu_beginnings(sc_k_slots *initial, uint64_t rows, uint64_t elems)
+{
+    gpu_entries(initial, rows, elems * (initial->dtype == SC_DTYPE_BF16 ? 2 : 4));
+}
+
 static void gpu_gate_weights(sc_k_gate_weights *w, uint64_t heads, uint64_t dim)
 {
     w->a_log = gpu_tensor(w->a_log, SC_DTYPE_F32, 1, 0, heads);
@@ -230,6 +236,7 @@ static inline sc_status gpu_conv_prefill(const sc_k_conv_prefill_params *params)
     p.source = gpu_ints(p.source, p.row_count);
     p.dest = gpu_ints(p.dest, p.row_count);
     gpu_saves(&p.saves);
+    gpu_beginnings(&p.initial, p.row_count, (uint64_t)(p.width - 1) * p.channels);
     gpu_slots(&p.window, (uint64_t)(p.width - 1) * p.channels);
     if (gpu.status != SC_OK) return gpu.status;
     return gpu_end(sc_k_conv_prefill(gpu.backend, &p, NULL));
@@ -245,6 +252,7 @@ static void gpu_update_params(sc_k_conv_update_params *p)
     p->source = gpu_ints(p->source, p->row_count);
     p->dest = gpu_ints(p->dest, p->row_count);
     p->save = gpu_ints(p->save, p->row_count);
+    gpu_beginnings(&p->initial, p->row_count, (uint64_t)(p->width - 1) * p->channels);
     gpu_slots(&p->window, (uint64_t)(p->width - 1) * p->channels);
 }
 
@@ -313,6 +321,7 @@ static void gpu_delta(sc_k_delta_params *p)
     p->source = gpu_ints(p->source, p->row_count);
     p->dest = gpu_ints(p->dest, p->row_count);
     gpu_saves(&p->saves);
+    gpu_beginnings(&p->initial, p->row_count, vo * s->k_dim);
     gpu_slots(&p->state, vo * s->k_dim);
 }
 
@@ -340,13 +349,13 @@ static inline sc_status gpu_delta_chunk(const sc_k_delta_params *params)
     return gpu_end(sc_k_delta_chunk(gpu.backend, &p, NULL));
 }
 
-static void gpu_decode_params(sc_k_decode_packed_params *p)
+/* All of a decode but q, k and v. */
+static void gpu_decode_rest(sc_k_decode_params *p)
 {
     const sc_k_delta_shape *s = &p->shape;
-    uint64_t qk = (uint64_t)s->heads * s->k_dim, vo = (uint64_t)s->v_heads * s->v_dim;
+    uint64_t vo = (uint64_t)s->v_heads * s->v_dim;
     uint64_t r = p->row_count, g = s->v_heads * (s->kind == SC_K_KIND_KDA ? s->k_dim : 1ull);
     gpu_name(p->source, p->dest, p->save, r, NULL);
-    p->qkv = gpu_tensor(p->qkv, p->dtype, r, p->qkv_stride, 2 * qk + vo);
     p->o = gpu_tensor(p->o, p->dtype, r, p->o_stride, vo);
     if (p->g == 0) {
         p->a = gpu_tensor(p->a, p->dtype, r, p->a_stride, g);
@@ -358,7 +367,50 @@ static void gpu_decode_params(sc_k_decode_packed_params *p)
     p->source = gpu_ints(p->source, r);
     p->dest = gpu_ints(p->dest, r);
     p->save = gpu_ints(p->save, r);
+    gpu_beginnings(&p->initial, r, vo * s->k_dim);
     gpu_slots(&p->state, vo * s->k_dim);
+}
+
+static void gpu_decode_params(sc_k_decode_packed_params *p)
+{
+    const sc_k_delta_shape *s = &p->shape;
+    uint64_t qk = (uint64_t)s->heads * s->k_dim, vo = (uint64_t)s->v_heads * s->v_dim;
+    p->qkv = gpu_tensor(p->qkv, p->dtype, p->row_count, p->qkv_stride, 2 * qk + vo);
+    sc_k_decode_params rest = {.o = p->o, .o_stride = p->o_stride, .dtype = p->dtype, .g = p->g,
+        .beta = p->beta, .a = p->a, .b = p->b, .a_stride = p->a_stride, .b_stride = p->b_stride,
+        .weights = p->weights, .shape = p->shape, .row_count = p->row_count, .source = p->source,
+        .dest = p->dest, .save = p->save, .state = p->state, .initial = p->initial};
+    gpu_decode_rest(&rest);
+    p->o = rest.o, p->g = rest.g, p->beta = rest.beta, p->a = rest.a, p->b = rest.b;
+    p->weights = rest.weights, p->source = rest.source, p->dest = rest.dest, p->save = rest.save;
+    p->state = rest.state, p->initial = rest.initial;
+}
+
+static inline sc_status gpu_decode(const sc_k_decode_params *params)
+{
+    sc_k_decode_params p = *params;
+    const sc_k_delta_shape *s = &p.shape;
+    uint64_t qk = (uint64_t)s->heads * s->k_dim, vo = (uint64_t)s->v_heads * s->v_dim;
+    gpu_begin();
+    p.q = gpu_tensor(p.q, p.dtype, p.row_count, p.q_stride, qk);
+    p.k = gpu_tensor(p.k, p.dtype, p.row_count, p.k_stride, qk);
+    p.v = gpu_tensor(p.v, p.dtype, p.row_count, p.v_stride, vo);
+    gpu_decode_rest(&p);
+    if (gpu.status != SC_OK) return gpu.status;
+    return gpu_end(sc_k_decode(gpu.backend, &p, NULL));
+}
+
+static inline sc_status gpu_qkv_split(const sc_k_qkv_split_params *params)
+{
+    sc_k_qkv_split_params p = *params;
+    uint64_t t = p.token_count;
+    gpu_begin();
+    p.qkv = gpu_tensor(p.qkv, p.dtype, t, p.qkv_stride, 2ull * p.qk_dim + p.v_dim);
+    p.q = gpu_tensor(p.q, p.dtype, t, p.q_stride, p.qk_dim);
+    p.k = gpu_tensor(p.k, p.dtype, t, p.k_stride, p.qk_dim);
+    p.v = gpu_tensor(p.v, p.dtype, t, p.v_stride, p.v_dim);
+    if (gpu.status != SC_OK) return gpu.status;
+    return gpu_end(sc_k_qkv_split(gpu.backend, &p, NULL));
 }
 
 static inline sc_status gpu_decode_packed(const sc_k_decode_packed_params *params)
@@ -393,6 +445,8 @@ static inline sc_status gpu_decode_step(const sc_k_conv_update_params *conv,
 #define sc_k_delta_recurrent(backend, params, stream) gpu_delta_recurrent(params)
 #define sc_k_delta_chunk(backend, params, stream) gpu_delta_chunk(params)
 #define sc_k_decode_packed(backend, params, stream) gpu_decode_packed(params)
+#define sc_k_decode(backend, params, stream) gpu_decode(params)
+#define sc_k_qkv_split(backend, params, stream) gpu_qkv_split(params)
 #define sc_k_decode_step(backend, conv, decode, stream) gpu_decode_step(conv, decode)
 #define sc_k_move(backend, params, stream) gpu_move(params)
 

@@ -107,6 +107,8 @@ CALL(gated_rmsnorm)
 CALL(delta_recurrent)
 CALL(delta_chunk)
 CALL(decode_packed)
+CALL(decode)
+CALL(qkv_split)
 CALL(move)
 
 static const sc_dtype dtypes[2] = {SC_DTYPE_F32, SC_DTYPE_BF16};
@@ -138,6 +140,9 @@ START_TEST(conv__once)
         .weight = p.weight, .weight_dtype = dtype, .act = SC_K_ACT_SILU, .channels = CHANNELS,
         .width = WIDTH, .row_count = ROWS, .source = p.source, .dest = p.dest,
         .save = index_at(SAVE), .window = p.window, .window_settled = true};
+    twice(conv_update, &u, bytes);
+    p.initial = u.initial = (sc_k_slots){noise(1 << 19), 4ll * (int64_t)part, SC_DTYPE_F32, ROWS};
+    twice(conv_prefill, &p, bytes);
     twice(conv_update, &u, bytes);
 }
 END_TEST
@@ -205,10 +210,16 @@ START_TEST(delta__once)
     uint64_t bytes = o + SLOTS * part * elem(state);
     decays(&p);
     twice(delta_recurrent, &p, bytes);
+    sc_k_slots dense = {noise(1 << 20), 4ll * (int64_t)part, SC_DTYPE_F32, ROWS};
+    p.initial = dense;
+    twice(delta_recurrent, &p, bytes);
     for (p.chunk = 16; p.chunk <= 64; p.chunk *= 2) {
         OK(sc_k_delta_chunk_scratch(gpu, &p, &p.scratch_bytes));
         ck_assert_uint_le(p.scratch_bytes, scratch.bytes / 2);
         p.scratch = scratch.base;
+        p.initial = dense;
+        twice(delta_chunk, &p, bytes);
+        p.initial.base = 0;
         twice(delta_chunk, &p, bytes);
     }
 }
@@ -242,6 +253,30 @@ START_TEST(decode__once)
     uint64_t bytes = 0;
     sc_k_decode_packed_params p = decode_params(_i, &bytes);
     twice(decode_packed, &p, bytes);
+    p.initial = (sc_k_slots){noise(0), p.state.slot_stride, p.state.dtype, ROWS};
+    if ((uint64_t)p.state.slot_stride * ROWS > FLOATS * 4) return; /* more than there is noise */
+    twice(decode_packed, &p, bytes);
+}
+END_TEST
+
+/* q, k and v apart; and how they get apart. */
+START_TEST(apart__once)
+{
+    uint64_t bytes = 0;
+    sc_k_decode_packed_params d = decode_params(_i, &bytes);
+    const sc_k_delta_shape *s = &d.shape;
+    uint64_t qk = (uint64_t)s->heads * s->k_dim, vo = (uint64_t)s->v_heads * s->v_dim;
+    sc_k_decode_params p = {.q = d.qkv, .k = d.qkv + ROWS * qk * elem(d.dtype),
+        .v = d.qkv + 2 * ROWS * qk * elem(d.dtype), .o = d.o, .dtype = d.dtype, .a = d.a, .b = d.b,
+        .weights = d.weights, .shape = d.shape, .row_count = d.row_count, .source = d.source,
+        .dest = d.dest, .save = d.save, .state = d.state};
+    twice(decode, &p, bytes);
+    sc_k_qkv_split_params split = {.qkv = d.qkv, .q = out.base,
+        .k = out.base + ROWS * qk * elem(d.dtype), .v = out.base + 2 * ROWS * qk * elem(d.dtype),
+        .dtype = d.dtype, .qk_dim = (uint32_t)qk, .v_dim = (uint32_t)vo, .token_count = ROWS};
+    twice(qkv_split, &split, ROWS * (2 * qk + vo) * elem(d.dtype));
+    split.v_dim -= 3, split.qkv_stride = (int64_t)(2 * qk + vo); /* nothing on 16 bytes */
+    twice(qkv_split, &split, ROWS * (2 * qk + vo) * elem(d.dtype));
 }
 END_TEST
 
@@ -378,7 +413,8 @@ int main(void)
     Suite *suite = suite_create("gpu_once");
     const struct { const char *name; const TTest *test; int count; } cases[] = {
         {"conv", conv__once, 4}, {"small", gates_and_norms__once, 2}, {"delta", delta__once, 8},
-        {"decode", decode__once, 8 * DECODES}, {"step", step__once, 8 * 4},
+        {"decode", decode__once, 8 * DECODES}, {"apart", apart__once, 8 * DECODES},
+        {"step", step__once, 8 * 4},
         {"move", move__once, 9}, {"copies", copies__once, 2}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) { /* CK_RUN_CASE: one of them */
         TCase *tcase = tcase_create(cases[i].name);
