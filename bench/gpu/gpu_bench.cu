@@ -4,24 +4,16 @@
  * Shapes are those of Qwen3-Next (GDN: 16 q/k and 32 v heads of 128) and of Kimi-Linear (KDA: 32
  * heads of 128), 36 layers. "Limit" is the rate of one device copy of 2 GiB, bytes read and written
  * counted. Calls are captured in a CUDA graph over randomly permuted slots of a pool much larger
- * than L2, so that each reads cold states; medians of 9 replays behind 0.2 s of them. */
-#include "gpu_probe.cuh"
-#include "gpu_report.cuh"
+ * than L2, so that each reads cold states; medians of 9 replays behind 0.2 s of them. A graph holds
+ * CALLS calls where they are short beside its own start, which is no part of them. */
+#include "gpu_cases.cuh"
+#include "gpu_layouts.cuh"
 
 #include <atomic>
 #include <cstring>
 #include <thread>
 
-using namespace probe;
-
 namespace {
-
-constexpr uint32_t H_GDN = 16, HV = 32, D = 128, LAYERS = 36, CONV = 8192, WIDTH = 4;
-
-sc_stream *as_stream(cudaStream_t stream)
-{
-    return (sc_stream *)(void *)stream;
-}
 
 bool wanted(const bench &b, const char *section)
 {
@@ -67,86 +59,41 @@ void limits(bench &b)
 /* ------------------------------------------------------------------------------------- decode */
 
 double rewrite_us(const bench &b, void *pool, uint64_t slot_bytes, const int32_t *slots,
-    uint32_t batch, uint32_t calls)
+    uint32_t slot_count, uint32_t batch)
 {
     double best = 1e30;
     uint64_t vectors = slot_bytes / 16;
-    best = std::min(best, graph_us(b.stream, calls, [&](uint32_t i) {
+    uint32_t batches = slot_count / batch;
+    best = std::min(best, graph_us(b.stream, CALLS, [&](uint32_t i) {
         rewrite<128, 1><<<dim3(vectors / 128, batch), 128, 0, b.stream>>>((uint4 *)pool, vectors,
-            slots + (uint64_t)i * batch);
+            slots + (uint64_t)(i % batches) * batch);
     }));
-    best = std::min(best, graph_us(b.stream, calls, [&](uint32_t i) {
+    best = std::min(best, graph_us(b.stream, CALLS, [&](uint32_t i) {
         rewrite<256, 1><<<dim3(vectors / 256, batch), 256, 0, b.stream>>>((uint4 *)pool, vectors,
-            slots + (uint64_t)i * batch);
+            slots + (uint64_t)(i % batches) * batch);
     }));
-    return std::min(best, graph_us(b.stream, calls, [&](uint32_t i) {
+    return std::min(best, graph_us(b.stream, CALLS, [&](uint32_t i) {
         rewrite<256, 4><<<dim3(vectors / 1024, batch), 256, 0, b.stream>>>((uint4 *)pool, vectors,
-            slots + (uint64_t)i * batch);
+            slots + (uint64_t)(i % batches) * batch);
     }));
-}
-
-sc_k_delta_shape shape_of(sc_k_kind kind)
-{
-    sc_k_delta_shape s = {};
-    s.kind = kind;
-    s.heads = kind == SC_K_KIND_GDN ? H_GDN : HV;
-    s.v_heads = HV;
-    s.k_dim = s.v_dim = D;
-    s.qk_l2norm = true;
-    return s;
-}
-
-struct decode_inputs {
-    sc_k_decode_packed_params p;
-    double bytes; /* of a row without its state */
-};
-
-decode_inputs decode_setup(sc_k_kind kind, sc_dtype state, uint32_t batch)
-{
-    decode_inputs in = {};
-    sc_k_decode_packed_params &p = in.p;
-    p.shape = shape_of(kind);
-    p.dtype = SC_DTYPE_BF16;
-    uint64_t qkv = 2 * p.shape.heads * D + HV * D, g = kind == SC_K_KIND_GDN ? HV : HV * D;
-    p.qkv = dev(noisy<__nv_bfloat16>(batch * qkv));
-    p.o = dev(buffer<__nv_bfloat16>((uint64_t)batch * HV * D));
-    p.a = dev(noisy<__nv_bfloat16>(batch * g));
-    p.b = dev(noisy<__nv_bfloat16>(batch * HV));
-    p.weights.gate = kind == SC_K_KIND_GDN ? SC_K_GATE_GDN : SC_K_GATE_KDA_SOFTPLUS;
-    p.weights.a_log = dev(noisy<float>(HV, 0.5f));
-    p.weights.dt_bias = dev(noisy<float>(g, 0.5f, -2.0f));
-    p.weights.dt_bias_dtype = SC_DTYPE_F32;
-    p.row_count = batch;
-    p.state.dtype = state;
-    p.state_settled = true;
-    in.bytes = 2.0 * (qkv + g + HV + HV * D);
-    return in;
-}
-
-void decode_free(const decode_inputs &in)
-{
-    const sc_devptr all[] = {in.p.qkv, in.p.o, in.p.a, in.p.b, in.p.weights.a_log,
-        in.p.weights.dt_bias};
-    for (sc_devptr ptr : all) CUDA_MUST(cudaFree((void *)ptr));
 }
 
 void decode_one(bench &b, sc_k_kind kind, sc_dtype state, uint32_t batch, void *pool,
     uint32_t pool_slots, double bar)
 {
     uint64_t slot_bytes = (uint64_t)HV * D * D * (state == SC_DTYPE_F32 ? 4 : 2);
-    uint32_t calls = std::max(1u, std::min(64u, pool_slots / batch));
     std::vector<int32_t> order(pool_slots);
     shuffle(order.data(), pool_slots, batch);
-    int32_t *slots = upload(order.data(), (uint64_t)calls * batch);
+    int32_t *slots = upload(order.data(), pool_slots);
     decode_inputs in = decode_setup(kind, state, batch);
     in.p.state.base = dev(pool);
     in.p.state.slot_stride = (int64_t)slot_bytes;
-    double us = graph_us(b.stream, calls, [&](uint32_t i) {
+    double us = graph_us(b.stream, CALLS, [&](uint32_t i) {
         sc_k_decode_packed_params p = in.p;
-        p.source = p.dest = dev(slots + (uint64_t)i * batch);
+        p.source = p.dest = dev(slots + (uint64_t)(i % (pool_slots / batch)) * batch);
         SC_MUST(sc_k_decode_packed(b.backend, &p, as_stream(b.stream)));
     });
-    double plain = rewrite_us(b, pool, slot_bytes, slots, batch, calls);
+    double plain = rewrite_us(b, pool, slot_bytes, slots, pool_slots, batch);
     double bytes = batch * (2.0 * slot_bytes + in.bytes);
     char name[64];
     snprintf(name, sizeof name, "%s %s B=%u", kind == SC_K_KIND_GDN ? "GDN" : "KDA",
@@ -241,24 +188,6 @@ void conv(bench &b)
 }
 
 /* ---------------------------------------------------------------------------------- snapshots */
-
-sc_pool *state_pool(const bench &b, sc_dtype state, sc_layout layout, uint32_t slots)
-{
-    sc_schema *schema = nullptr;
-    sc_pool *pool = nullptr;
-    SC_MUST(sc_schema_preset("qwen3-next-80b-a3b", state, &schema));
-    sc_pool_options options = SC_POOL_OPTIONS_INIT;
-    options.schema = schema, options.layout = layout, options.slot_count = slots;
-    options.backend = b.backend;
-    SC_MUST(sc_pool_create(&options, &pool));
-    sc_schema_release(schema);
-    return pool;
-}
-
-const char *layout_name(sc_layout layout)
-{
-    return layout == SC_LAYOUT_PAGE_MAJOR ? "page-major" : "contiguous";
-}
 
 void snapshot_case(bench &b, sc_dtype state, sc_layout layout)
 {
@@ -371,7 +300,7 @@ double step_us(const bench &b, sc_pool *pool, sc_k_kind kind, sc_dtype state, ui
     std::vector<int32_t> order(slots);
     shuffle(order.data(), slots, batch);
     int32_t *ids = upload(order.data(), slots);
-    uint32_t steps = std::max(1u, std::min(8u, slots / batch));
+    uint32_t steps = batch <= 16 ? 24 : 8, batches = slots / batch;
     decode_inputs in = decode_setup(kind, state, batch);
     auto *x = noisy<__nv_bfloat16>((uint64_t)batch * CONV);
     auto *weight = noisy<__nv_bfloat16>(CONV * WIDTH);
@@ -384,7 +313,7 @@ double step_us(const bench &b, sc_pool *pool, sc_k_kind kind, sc_dtype state, ui
             sc_k_conv_update_params c = {};
             c.x = dev(x), c.y = in.p.qkv, c.weight = dev(weight), c.act = SC_K_ACT_SILU;
             c.dtype = c.weight_dtype = SC_DTYPE_BF16, c.channels = CONV, c.width = WIDTH;
-            c.row_count = batch, c.source = c.dest = dev(ids + (uint64_t)i * batch);
+            c.row_count = batch, c.source = c.dest = dev(ids + (uint64_t)(i % batches) * batch);
             c.window.base = window.base, c.window.slot_stride = window.slot_stride;
             c.window.dtype = window.dtype, c.window_settled = true;
             sc_k_decode_packed_params p = in.p;
@@ -516,8 +445,8 @@ const char *const help =
     "Measures the CUDA kernels on the current device beside its limits, as one table.\n\n"
     "  --bars         " BENCH_BARS_HELP "\n"
     "  --json         objects, a line each, instead of text\n"
-    "  --only NAMES   of decode, conv, snapshots, step, beside, prefill: those that NAMES\n"
-    "                 mentions\n";
+    "  --only NAMES   of decode, conv, snapshots, step, layouts, beside, prefill: those that\n"
+    "                 NAMES mentions\n";
 
 } // namespace
 
@@ -556,6 +485,7 @@ extern "C" int gpu_main(int argc, char **argv)
     if (wanted(b, "conv")) conv(b);
     if (wanted(b, "snapshots")) snapshots(b);
     if (wanted(b, "step")) step(b);
+    if (wanted(b, "layouts")) layouts(b);
     if (wanted(b, "beside")) beside(b);
     if (wanted(b, "prefill")) prefill(b);
     CUDA_MUST(cudaDeviceSynchronize());

@@ -11,7 +11,7 @@ set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 build=$1 out=$2
 mkdir -p "$out/bin" "$out/lib"
-cp "$build"/tests/gpu/test_gpu_{once,small,conv,step,move,delta,delta_bits,backend,lost} \
+cp "$build"/tests/gpu/test_gpu_{once,small,conv,step,decode,move,delta,delta_bits,backend,lost} \
     "$build"/bench/statecache-bench "$out/bin/"
 strip "$out"/bin/*
 cp -r "$root/tests/oracle/fixtures" "$out/"
@@ -21,17 +21,19 @@ ldd "$out"/bin/* | awk '$2 == "=>" { print $3 }' | sort -u |
 cp "$root/bench/gpu/rivals.py" "$out/"
 cat >"$out/run.sh" <<'RUN'
 #!/bin/sh
-# run.sh [OPTION...]: tests, replays, the table and its bars (options of statecache-bench gpu).
-# run.sh test, run.sh replay, run.sh tier: only these.
+# run.sh [OPTION...]: tests, replays, the table and its bars (options of statecache-bench gpu), and
+# the rivals beside it where python3 has torch, triton and their packages (rivals.py).
+# run.sh test, run.sh replay, run.sh tier, run.sh table [OPTION...]: only these.
 # run.sh ptx: the tests from the PTX of compute_90, compiled by the driver.
 # run.sh sanitize: every kernel once under compute-sanitizer's four tools; minutes, most of them
 # racecheck's.
 # Exit status: 0 all well, 77 no device, else something failed.
 cd "$(dirname "$0")" || exit 1
+paths=${LD_LIBRARY_PATH:-} # Python has libraries of its own
 export CK_FORK=no SC_FIXTURES=fixtures LD_LIBRARY_PATH="$PWD/lib"
 failed=0
 tests() {
-    for test in once small conv step move delta delta_bits backend lost; do
+    for test in once small conv step decode move delta delta_bits backend lost; do
         bin/test_gpu_$test
         status=$?
         [ $status = 77 ] && exit 77
@@ -76,12 +78,17 @@ tiers() {
         done
     done
 }
+# Rivals that cannot run say why; the status is ours alone.
+table() {
+    bin/statecache-bench gpu --bars "$@" || failed=1
+    LD_LIBRARY_PATH=$paths python3 rivals.py || echo "not all rivals ran"
+}
 case $1 in
 sanitize)
     bin/test_gpu_once >/dev/null
     [ $? = 77 ] && exit 77
     for tool in memcheck initcheck synccheck racecheck; do
-        for part in copies move small conv step decode delta; do
+        for part in copies move small conv step decode apart delta; do
             echo "$tool: $part"
             CK_RUN_CASE=$part compute-sanitizer --tool $tool --error-exitcode 9 --print-limit 5 \
                 bin/test_gpu_once || failed=1
@@ -95,11 +102,15 @@ ptx)
     ;;
 replay) replays ;;
 tier) tiers ;;
+table)
+    shift
+    table "$@"
+    ;;
 *)
     tests
     replays
     tiers
-    bin/statecache-bench gpu --bars "$@" || failed=1
+    table "$@"
     ;;
 esac
 exit $failed
