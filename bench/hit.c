@@ -3,9 +3,6 @@
 
 #include <argp.h>
 #include <errno.h>
-#include <math.h>
-#include <pthread.h>
-#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>

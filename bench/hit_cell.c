@@ -27,6 +27,7 @@ struct cell {
     size_t full_at;
     uint64_t clock_ns;         /* of reading the clock */
     long switches;             /* of this thread, when the request began */
+    uint64_t fits, fits_timed; /* refits; those that were not left out */
 };
 
 /* How often the system has given the processor to somebody else. */
@@ -50,7 +51,8 @@ static uint64_t clock_cost_ns(void)
 
 /* Sections are about as short as a reading of the thread's own clock takes, so that it will not do.
  * Reading the wall clock takes 20 ns, but it goes on while another program has the processor: a
- * long section of a request during which that happened is left out. */
+ * long section of a request during which that happened is left out. A refit is long and often is:
+ * in its place stands the mean of the others (fits_close). */
 static uint64_t since(const struct cell *cell, uint64_t start)
 {
     enum { SUSPECT_NS = 20000 };
@@ -107,12 +109,22 @@ static void cell_open(struct cell *cell, struct hit_job *job)
     }
 }
 
+static void fits_close(struct cell *cell)
+{
+    if (cell->fits_timed == 0) return;
+    uint64_t mean = cell->result->refit_ns / cell->fits_timed;
+    uint64_t more = mean * (cell->fits - cell->fits_timed);
+    cell->result->refit_ns += more;
+    cell->result->policy_ns += more;
+}
+
 static void cell_close(struct cell *cell)
 {
     struct sc_policy_stats policy;
     struct sc_radix_stats radix;
     sc_policy_stats_get(cell->policy, &policy);
     sc_radix_stats_get(cell->index.radix, &radix);
+    fits_close(cell);
     cell->result->evicted = cell->index.evicted;
     cell->result->refits = policy.refits;
     cell->result->policy_bytes = policy.bytes;
@@ -225,8 +237,11 @@ static void serve(struct cell *cell, const struct hit_model *model)
     uint64_t took = since(cell, start);
     result->policy_ns += took;
     sc_policy_stats_get(cell->policy, &after);
-    if (after.refits != before.refits)
+    if (after.refits != before.refits) {
+        cell->fits++;
+        cell->fits_timed += took > 0;
         result->refit_ns += took;
+    }
     hit_index_touch(&cell->index, trace, cell->request, path.kv_len);
     hit_index_unlock(&cell->index, &match);
     if (cell->tiers)

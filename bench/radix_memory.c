@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "radix_memory.h"
 
+#include <math.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -12,7 +13,7 @@ extern int mallctl(const char *name, void *old, size_t *old_bytes, void *new, si
 
 struct radix_memory radix_memory_get(void)
 {
-    struct radix_memory memory = {0, 0};
+    struct radix_memory memory = {0, NAN};
     if (mallctl) {
         uint64_t epoch = 1;
         size_t bytes = sizeof epoch, allocated = 0;

@@ -2,6 +2,7 @@
 #include "radix_rows.h"
 
 #include <jansson.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -38,9 +39,12 @@ static void row_text(const struct radix_row *row, bool head)
 {
     static const char *const signs[] = {"", "<=", ">=", "~"};
     if (head)
-        printf("%-7s%-58s%-8s%8s%12s%12s  bar\n", "", "what", "unit", "n", "p50", "p99");
-    printf("%-7s%-58s%-8s%8llu%12.4g", row->workload, row->name, row->unit,
-        (unsigned long long)row->n, row->p50);
+        printf("%-7s%-66s%-8s%8s%12s%12s  bar\n", "", "what", "unit", "n", "p50", "p99");
+    printf("%-7s%-66s%-8s%8llu", row->workload, row->name, row->unit, (unsigned long long)row->n);
+    if (row->n > 0)
+        printf("%12.4g", row->p50);
+    else
+        printf("%12s", "-");
     if (row->n > 1)
         printf("%12.4g", row->p99);
     else
@@ -75,20 +79,26 @@ static void row_add(struct radix_rows *rows, struct radix_row row)
     row.met = bench_bar_met(row.bar, row.p50);
     rows->rows = bench_grow(rows->rows, &rows->cap, rows->count + 1, sizeof row);
     rows->rows[rows->count++] = row;
+    if (row.n == 0) /* only its bar counts */
+        return;
     if (rows->json)
         row_json(rows, &row);
     else
-        row_text(&row, rows->count == 1);
+        row_text(&row, !rows->headed);
+    rows->headed = true;
     fflush(stdout);
 }
 
 void radix_row_samples(struct radix_rows *rows, const char *workload, const char *name,
     const char *unit, struct radix_samples *samples, struct bench_bar bar)
 {
-    if (samples->count == 0)
+    size_t n = samples->count;
+    if (n == 1 && isnan(samples->values[0]))
+        n = 0;
+    if (n == 0 && bar.kind == BENCH_BAR_NONE)
         return;
-    struct radix_row row = {.n = samples->count, .p50 = radix_quantile(samples, 0.5),
-        .p99 = radix_quantile(samples, 0.99), .bar = bar};
+    struct radix_row row = {.n = n, .p50 = n ? radix_quantile(samples, 0.5) : NAN,
+        .p99 = n ? radix_quantile(samples, 0.99) : NAN, .bar = bar};
     snprintf(row.workload, sizeof row.workload, "%s", workload);
     snprintf(row.name, sizeof row.name, "%s", name);
     snprintf(row.unit, sizeof row.unit, "%s", unit);

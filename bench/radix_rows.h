@@ -21,7 +21,7 @@ struct radix_rows {
     const char *bench; /* NULL: radix */
     struct radix_row *rows;
     size_t count, cap;
-    bool json;
+    bool json, headed;
     uint64_t seed;
 };
 
@@ -32,10 +32,10 @@ void radix_sample(struct radix_samples *samples, double value);
 double radix_quantile(struct radix_samples *samples, double q);
 void radix_samples_free(struct radix_samples *samples);
 
-/* A row of one value. It is printed at once. */
+/* A row of one value; NAN: it could not be measured. It is printed at once. */
 void radix_row_value(struct radix_rows *rows, const char *workload, const char *name,
     const char *unit, double value, struct bench_bar bar);
-/* A row of samples; none if there are none. Samples are sorted. */
+/* A row of samples, which are sorted. Of none, nothing is printed, but a bar counts as missed. */
 void radix_row_samples(struct radix_rows *rows, const char *workload, const char *name,
     const char *unit, struct radix_samples *samples, struct bench_bar bar);
 /* Of a text, missed bars once more; if `bars`, all of them. Frees the rows. Returns the exit

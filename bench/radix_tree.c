@@ -35,8 +35,9 @@ void radix_tree_open(struct radix_tree *tree, bool with_kv)
     for (int32_t i = 0; i < RADIX_KEY_MAX + RADIX_TURN; i++)
         ids[i] = i;
     tree->ids = ids;
-    tree->before = radix_memory_get();
     bench_must(sc_radix_create(&options, &tree->radix), "sc_radix_create");
+    sc_radix_purge(tree->radix); /* what an earlier tree has left would hide what this one takes */
+    tree->before = radix_memory_get();
     bench_must(sc_radix_space_add(tree->radix, &tree->space), "sc_radix_space_add");
 }
 
