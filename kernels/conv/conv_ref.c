@@ -15,6 +15,9 @@
 #include "kernel_check.h"
 #include "kernel_dispatch.h"
 #include "ref_math.h"
+#ifdef __AVX2__
+#include "v16_math.h"
+#endif
 
 enum { TILE = 512, WIDTH_MAX = 4 };
 
@@ -27,15 +30,23 @@ struct tile {
     uint32_t n;       /* channels of the tile */
 };
 
+SC_REF_INLINE void tile_weights(struct tile *restrict tile, const float *restrict taps,
+    uint32_t width)
+{
+    for (uint32_t c = 0; c < tile->n; c++)
+        for (uint32_t j = 0; j < width; j++) tile->weight[j][c] = taps[c * width + j];
+}
+
 SC_REF_INLINE void tile_open(struct tile *tile, const sc_k_conv_prefill_params *p, uint32_t channel)
 {
     tile->channel = channel;
     tile->n = p->channels - channel < TILE ? p->channels - channel : TILE;
-    for (uint32_t c = 0; c < tile->n; c++) {
-        float taps[WIDTH_MAX] = {0};
-        ref_load(taps, p->weight, p->weight_dtype, (int64_t)(channel + c) * p->width, p->width);
-        for (uint32_t j = 0; j < p->width; j++) tile->weight[j][c] = taps[j];
-    }
+    float taps[WIDTH_MAX * TILE];
+    ref_load(taps, p->weight, p->weight_dtype, (int64_t)channel * p->width, tile->n * p->width);
+    if (p->width == WIDTH_MAX)
+        tile_weights(tile, taps, WIDTH_MAX);
+    else
+        tile_weights(tile, taps, p->width);
     memset(tile->bias, 0, sizeof tile->bias);
     if (p->bias != 0) ref_load(tile->bias, p->bias, p->weight_dtype, channel, tile->n);
 }
@@ -59,23 +70,66 @@ SC_REF_INLINE void window_store(const struct tile *tile, const sc_k_conv_prefill
             ref_slot(&p->window, slot), p->window.dtype, j, tile->channel, tile->n);
 }
 
+#ifdef __AVX2__
+enum { STEP = 16 }; /* channels at a time, from x to y without a stop in between */
+
+/* Channels c .. c + STEP of a token. `in` and `out` begin at the tile's first channel. */
+SC_REF_INLINE void step_sum(const struct tile *tile, float *const *tap, const void *in, void *out,
+    uint32_t c, uint32_t width, sc_dtype dtype, bool narrow, bool silu)
+{
+    v16 newest = v16_take(in, dtype, c), sum = v16_load(tile->bias + c);
+    if (narrow) newest = v16_to_bf16(newest);
+    v16_store(tap[width - 1] + c, newest);
+    for (uint32_t j = 0; j + 1 < width; j++)
+        sum = v16_add(sum, v16_mul(v16_load(tile->weight[j] + c), v16_load(tap[j] + c)));
+    sum = v16_add(sum, v16_mul(v16_load(tile->weight[width - 1] + c), newest));
+    v16_put(out, dtype, c, silu ? v16_silu(sum) : sum);
+}
+
+/* `in_next`, `out_next`: those of the next token, far from this one's, are fetched meanwhile. */
+SC_REF_INLINE uint32_t tile_steps(const struct tile *tile, float *const *tap, const uint8_t *in,
+    uint8_t *out, int64_t in_next, int64_t out_next, uint32_t width, sc_dtype dtype, bool narrow,
+    bool silu)
+{
+    uint32_t n = tile->n / STEP * STEP, elem_bytes = dtype == SC_DTYPE_F32 ? 4 : 2;
+    for (uint32_t c = 0; c < n; c += STEP) {
+        __builtin_prefetch(in + in_next + c * elem_bytes, 0, 3);
+        __builtin_prefetch(out + out_next + c * elem_bytes, 1, 3);
+        step_sum(tile, tap, in, out, c, width, dtype, narrow, silu);
+    }
+    return n;
+}
+#endif
+
 /* One pass over the channels of a tile; `width`, `dtype` and `silu` are known at compile time. */
 SC_REF_INLINE void tile_sum(struct tile *restrict tile, const sc_k_conv_prefill_params *p,
     int64_t token, uint32_t width, sc_dtype dtype, bool silu)
 {
     int64_t x_at = token * sc_kernel_stride(p->x_stride, p->channels) + tile->channel;
     int64_t y_at = token * sc_kernel_stride(p->y_stride, p->channels) + tile->channel;
-    const float *restrict tap[WIDTH_MAX];
-    float acc[TILE], *restrict newest = tile->ext[(tile->first + width - 1) % width];
+    bool narrow = dtype == SC_DTYPE_F32 && p->window.dtype != SC_DTYPE_F32;
+    uint32_t done = 0;
+    float acc[TILE], *tap[WIDTH_MAX];
     for (uint32_t j = 0; j < width; j++) tap[j] = tile->ext[(tile->first + j) % width];
-    ref_load(newest, p->x, dtype, x_at, tile->n);
-    if (dtype == SC_DTYPE_F32) ref_round(newest, p->window.dtype, tile->n);
-    for (uint32_t c = 0; c < tile->n; c++) {
+    float *restrict newest = tap[width - 1];
+#ifdef __AVX2__
+    uint32_t elem_bytes = dtype == SC_DTYPE_F32 ? 4 : 2;
+    const uint8_t *in = (const uint8_t *)sc_host_ptr(p->x) + x_at * elem_bytes;
+    uint8_t *out = (uint8_t *)sc_host_ptr(p->y) + y_at * elem_bytes;
+    int64_t x_next = sc_kernel_stride(p->x_stride, p->channels) * elem_bytes;
+    int64_t y_next = sc_kernel_stride(p->y_stride, p->channels) * elem_bytes;
+    done = narrow ? tile_steps(tile, tap, in, out, x_next, y_next, width, dtype, true, silu)
+                  : tile_steps(tile, tap, in, out, x_next, y_next, width, dtype, false, silu);
+    if (done == tile->n) return;
+#endif
+    ref_load(newest + done, p->x, dtype, x_at + done, tile->n - done);
+    if (narrow) ref_round(newest + done, p->window.dtype, tile->n - done);
+    for (uint32_t c = done; c < tile->n; c++) {
         float sum = tile->bias[c];
         for (uint32_t j = 0; j < width; j++) sum += tile->weight[j][c] * tap[j][c];
         acc[c] = silu ? ref_silu(sum) : sum;
     }
-    ref_store(acc, p->y, dtype, y_at, tile->n);
+    ref_store(acc + done, p->y, dtype, y_at + done, tile->n - done);
 }
 
 SC_REF_INLINE void tile_act(struct tile *tile, const sc_k_conv_prefill_params *p, int64_t token,
@@ -112,6 +166,79 @@ SC_REF_INLINE void tile_saves(const struct tile *tile, const sc_k_conv_prefill_p
             window_store(tile, p, save_slot[i]);
 }
 
+#ifdef __AVX2__
+/* ---- one token, window to window without a stop in between ---- */
+
+struct update {
+    const void *in, *from;  /* from NULL: zeros */
+    void *out, *to[2];      /* NULL: not stored */
+};
+
+/* Channels c .. c + STEP of the tile; `channels` lie between inputs of a window. */
+SC_REF_INLINE void update_step(const struct tile *tile, const struct update *u, uint32_t channels,
+    uint32_t c, uint32_t width, sc_dtype dtype, sc_dtype window, bool silu)
+{
+    v16 tap[WIDTH_MAX], sum = v16_load(tile->bias + c);
+    int64_t at = (int64_t)tile->channel + c;
+    for (uint32_t j = 0; j + 1 < width; j++)
+        tap[j] = u->from != NULL ? v16_take(u->from, window, (int64_t)j * channels + at)
+                                 : v16_zero();
+    tap[width - 1] = v16_take(u->in, dtype, at);
+    if (dtype == SC_DTYPE_F32 && window != SC_DTYPE_F32)
+        tap[width - 1] = v16_to_bf16(tap[width - 1]);
+    for (uint32_t j = 0; j < width; j++)
+        sum = v16_add(sum, v16_mul(v16_load(tile->weight[j] + c), tap[j]));
+    v16_put(u->out, dtype, at, silu ? v16_silu(sum) : sum);
+    for (uint32_t i = 0; i < 2; i++)
+        for (uint32_t j = 0; u->to[i] != NULL && j + 1 < width; j++)
+            if (window == SC_DTYPE_F32)
+                v16_store((float *)u->to[i] + (int64_t)j * channels + at, tap[j + 1]);
+            else /* what a window of bf16 holds is bf16 */
+                v16_store_narrow((uint16_t *)u->to[i] + (int64_t)j * channels + at, tap[j + 1]);
+}
+
+SC_REF_INLINE void update_steps(const struct tile *tile, const struct update *u,
+    const sc_k_conv_prefill_params *p, uint32_t width, sc_dtype dtype, sc_dtype window)
+{
+    bool silu = p->act == SC_K_ACT_SILU;
+    for (uint32_t c = 0; silu && c < tile->n; c += STEP)
+        update_step(tile, u, p->channels, c, width, dtype, window, true);
+    for (uint32_t c = 0; !silu && c < tile->n; c += STEP)
+        update_step(tile, u, p->channels, c, width, dtype, window, false);
+}
+
+/* Is there a fast form of an update of this tile? */
+SC_REF_INLINE bool update_knows(const struct tile *tile, const sc_k_conv_prefill_params *p)
+{
+    return tile->n % STEP == 0 && p->order == SC_K_ORDER_WIDTH_FIRST && p->initial.base == 0;
+}
+
+static void *window_at(const sc_k_conv_prefill_params *p, int32_t slot)
+{
+    return slot > 0 ? sc_host_ptr(ref_slot(&p->window, slot)) : NULL;
+}
+
+static void update_row(const struct tile *tile, const sc_k_conv_prefill_params *p,
+    int32_t source, int32_t dest, int32_t save, uint32_t row)
+{
+    int64_t elem_bytes = p->dtype == SC_DTYPE_F32 ? 4 : 2;
+    int64_t x_row = sc_kernel_stride(p->x_stride, p->channels) * elem_bytes;
+    int64_t y_row = sc_kernel_stride(p->y_stride, p->channels) * elem_bytes;
+    struct update u = {.in = (const uint8_t *)sc_host_ptr(p->x) + row * x_row,
+        .out = (uint8_t *)sc_host_ptr(p->y) + row * y_row, .from = window_at(p, source),
+        .to = {window_at(p, dest), window_at(p, save)}};
+    bool f32 = p->dtype == SC_DTYPE_F32, wide = p->window.dtype == SC_DTYPE_F32;
+    if (p->width == 4 && f32 && wide)
+        update_steps(tile, &u, p, 4, SC_DTYPE_F32, SC_DTYPE_F32);
+    else if (p->width == 4 && !f32 && !wide)
+        update_steps(tile, &u, p, 4, SC_DTYPE_BF16, SC_DTYPE_BF16);
+    else if (p->width == 4 && f32)
+        update_steps(tile, &u, p, 4, SC_DTYPE_F32, SC_DTYPE_BF16);
+    else
+        update_steps(tile, &u, p, p->width, p->dtype, p->window.dtype);
+}
+#endif
+
 /* `row_start` NULL: one token in each row. `save` NULL or a second destination for each row. */
 SC_REF_INLINE void tile_row(struct tile *tile, const sc_k_conv_prefill_params *p,
     const int32_t *row_start, const int32_t *save, uint32_t row)
@@ -128,6 +255,12 @@ SC_REF_INLINE void tile_row(struct tile *tile, const sc_k_conv_prefill_params *p
         return;
     }
     if (count == 0 && source[row] == dest[row] && p->initial.base == 0) return;
+#ifdef __AVX2__
+    if (row_start == NULL && update_knows(tile, p)) {
+        update_row(tile, p, source[row], dest[row], save != NULL ? save[row] : 0, row);
+        return;
+    }
+#endif
     window_load(tile, p, source[row], row);
     for (uint32_t t = 0; t < count; t++) {
         tile_token(tile, p, token + t);

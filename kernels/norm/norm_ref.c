@@ -5,6 +5,9 @@
 #include "kernel_check.h"
 #include "kernel_dispatch.h"
 #include "ref_math.h"
+#ifdef __AVX2__
+#include "v16_math.h"
+#endif
 
 enum { TILE = 256 };
 _Static_assert(TILE % 16 == 0, "lanes continue from tile to tile");
@@ -34,9 +37,66 @@ SC_REF_INLINE void lane_squares(float *lane, const float *x, uint32_t n)
     for (uint32_t l = 0; i + l < n; l++) lane[l] += x[i + l] * x[i + l];
 }
 
+#ifdef __AVX2__
+/* ---- dims of whole lanes: no buffer in between ---- */
+
+SC_REF_INLINE v16 gate(v16 z, sc_k_act act)
+{
+    return act == SC_K_ACT_SILU ? v16_silu(z) : v16_sigmoid(z);
+}
+
+/* Sixteen of x, gated if the gate comes first. */
+SC_REF_INLINE v16 take_gated(const sc_k_gated_rmsnorm_params *p, sc_dtype dtype, int64_t x_at,
+    int64_t z_at)
+{
+    v16 x = v16_take(sc_host_ptr(p->x), dtype, x_at);
+    if (!p->gate_first) return x;
+    return v16_mul(x, gate(v16_take(sc_host_ptr(p->z), z_dtype(p), z_at), p->act));
+}
+
+/* `dim`, `dtype` and `act` are known at compile time, or 0. */
+SC_REF_INLINE void rmsnorm_wide(const sc_k_gated_rmsnorm_params *p, uint32_t dim, sc_dtype dtype,
+    sc_k_act act, int64_t x_at, int64_t z_at, int64_t y_at, int64_t w_at)
+{
+    v16 squares = v16_zero();
+    for (uint32_t d = 0; d < dim; d += 16) {
+        v16 x = take_gated(p, dtype, x_at + d, z_at + d);
+        squares = v16_add(squares, v16_mul(x, x));
+    }
+    v16 rms = v16_set(1.0f / sqrtf(v16_sum(squares) / (float)dim + p->eps));
+    for (uint32_t d = 0; d < dim; d += 16) {
+        v16 x = take_gated(p, dtype, x_at + d, z_at + d);
+        v16 w = v16_take(sc_host_ptr(p->weight), p->weight_dtype, w_at + d);
+        x = v16_mul(v16_mul(x, rms), w);
+        if (!p->gate_first)
+            x = v16_mul(x, gate(v16_take(sc_host_ptr(p->z), z_dtype(p), z_at + d), act));
+        v16_put(sc_host_ptr(p->y), dtype, y_at + d, x);
+    }
+}
+
+/* False: there is no such form. */
+SC_REF_INLINE bool rmsnorm_fast(const sc_k_gated_rmsnorm_params *p, int64_t x_at, int64_t z_at,
+    int64_t y_at, int64_t w_at)
+{
+    bool plain = !p->gate_first && z_dtype(p) == p->dtype && p->dim == 128;
+    bool silu = p->act == SC_K_ACT_SILU;
+    if (p->dim % 16 != 0) return false;
+    if (plain && silu && p->dtype == SC_DTYPE_F32)
+        rmsnorm_wide(p, 128, SC_DTYPE_F32, SC_K_ACT_SILU, x_at, z_at, y_at, w_at);
+    else if (plain && silu)
+        rmsnorm_wide(p, 128, SC_DTYPE_BF16, SC_K_ACT_SILU, x_at, z_at, y_at, w_at);
+    else
+        rmsnorm_wide(p, p->dim, p->dtype, p->act, x_at, z_at, y_at, w_at);
+    return true;
+}
+#endif
+
 static void rmsnorm_head(const sc_k_gated_rmsnorm_params *p, int64_t x_at,
     int64_t z_at, int64_t y_at, int64_t w_at)
 {
+#ifdef __AVX2__
+    if (rmsnorm_fast(p, x_at, z_at, y_at, w_at)) return;
+#endif
     float lane[16] = {0}, x[TILE], z[TILE], w[TILE];
     for (uint32_t d = 0; d < p->dim; d += TILE) {
         uint32_t n = p->dim - d < TILE ? p->dim - d : TILE;
@@ -75,8 +135,31 @@ sc_status SC_HOST_FN(sc_k_gated_rmsnorm)(const void *params, sc_stream *stream)
     return SC_OK;
 }
 
+#ifdef __AVX2__
+SC_REF_INLINE void l2norm_wide(const sc_k_l2norm_params *p, uint32_t dim, int64_t x_at,
+    int64_t y_at)
+{
+    const void *in = sc_host_ptr(p->x);
+    v16 squares = v16_zero();
+    for (uint32_t d = 0; d < dim; d += 16) {
+        v16 x = v16_take(in, p->dtype, x_at + d);
+        squares = v16_add(squares, v16_mul(x, x));
+    }
+    v16 root = v16_set(sqrtf(v16_sum(squares) + p->eps));
+    for (uint32_t d = 0; d < dim; d += 16)
+        v16_put(sc_host_ptr(p->y), p->out_dtype, y_at + d,
+            v16_div(v16_take(in, p->dtype, x_at + d), root));
+}
+#endif
+
 static void l2norm_head(const sc_k_l2norm_params *p, int64_t x_at, int64_t y_at)
 {
+#ifdef __AVX2__
+    if (p->dim % 16 == 0) {
+        l2norm_wide(p, p->dim, x_at, y_at);
+        return;
+    }
+#endif
     float lane[16] = {0}, x[TILE];
     for (uint32_t d = 0; d < p->dim; d += TILE) {
         uint32_t n = p->dim - d < TILE ? p->dim - d : TILE;
