@@ -2,6 +2,7 @@
 /* Chooses a kernel row. Overrides come from the environment and are read once, so that a choice
  * cannot change between two steps of one process. */
 #include "kernel_resolve.h"
+#include "ssm/ssm_rows.h"
 
 #include <pthread.h>
 #include <stdio.h>
@@ -57,6 +58,8 @@
     {SM90(features, launch##_sm90, __VA_ARGS__) BF16_HOST(features, launch, __VA_ARGS__)}
 /* No device row so far. */
 #define HOST_ROWS(features, launch, ...) {HOST(features, launch, __VA_ARGS__)}
+/* ... but one for bf16. */
+#define BF16_HOST_ROWS(features, launch, ...) {BF16_HOST(features, launch, __VA_ARGS__)}
 
 static const struct sc_kernel_row conv_prefill_rows[] =
     ROWS(REF_STATE | SC_KF_INITIAL, sc_k_conv_prefill, NO_HEADS);
@@ -85,7 +88,7 @@ static const struct sc_kernel_row conv_commit_rows[] =
 static const struct sc_kernel_row conv_update_spec_rows[] =
     HOST_ROWS(REF_STATE, sc_k_conv_update_spec, NO_HEADS);
 static const struct sc_kernel_row ssm_rows[] =
-    HOST_ROWS(REF_STATE, sc_k_ssm, HEADS);
+    BF16_HOST_ROWS(REF_STATE, sc_k_ssm, HEADS);
 static const struct sc_kernel_row decode_rows[] =
     BF16_ROWS(REF_STATE | SC_KF_INITIAL, sc_k_decode, HEADS);
 static const struct sc_kernel_row qkv_split_rows[] =

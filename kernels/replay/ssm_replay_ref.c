@@ -119,7 +119,7 @@ static void append_span(const struct job *j)
 static void flush_span(const struct job *j, int32_t dest, bool token)
 {
     const sc_k_ssm_params *p = j->span.p;
-    float block[BLOCK_ELEMS];
+    float block[SSM_BLOCK_ELEMS];
     struct ssm_token k = {.skip = 0.0f};
     uint32_t n = j->span.rows * p->state_dim;
     if (j->source == 0)
@@ -146,7 +146,7 @@ static void run_row(const sc_k_replay_ssm_params *c, uint32_t r, int32_t mode)
     struct job j = {.span = {.p = p, .row = r}, .ring = &c->ring, .at = ring_ssm_at(p),
         .records = ring_records(&c->ring, r),
         .source = ((const int32_t *)sc_host_ptr(p->source))[r]};
-    uint32_t most = BLOCK_ELEMS / p->state_dim;
+    uint32_t most = SSM_BLOCK_ELEMS / p->state_dim;
     for (j.span.head = 0; j.span.head < p->heads; j.span.head++)
         for (j.span.p0 = 0; j.span.p0 < p->head_dim; j.span.p0 += most) {
             j.span.rows = p->head_dim - j.span.p0 < most ? p->head_dim - j.span.p0 : most;

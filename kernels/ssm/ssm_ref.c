@@ -9,7 +9,11 @@
  * Bytes moved: each state once in and once out. Cost: 5 P N operations a token and head. */
 #include "kernel_check.h"
 #include "kernel_dispatch.h"
+#include "ssm/ssm_rows.h"
 #include "ssm/ssm_step.h"
+#ifdef __AVX2__
+#include "ssm/ssm_stream.h"
+#endif
 
 static void block_store(const float *block, const struct ssm_span *s, int32_t slot)
 {
@@ -33,9 +37,18 @@ static void span_run(const struct ssm_span *s)
     const int32_t *position = sc_host_ptr(p->position), *dest = sc_host_ptr(p->dest);
     int64_t first = position != NULL ? position[s->row] : 0, start = row_start[s->row];
     int64_t count = sc_kernel_row_tokens(row_start, s->row);
-    float block[BLOCK_ELEMS];
+    float block[SSM_BLOCK_ELEMS];
     struct ssm_token k;
     if (count == 0 && source[s->row] == dest[s->row] && p->initial.base == 0) return;
+#ifdef __AVX2__
+    if (count == 1 && p->saves.count == 0 && p->initial.base == 0
+        && ssm_streams(p->state_dim)) {
+        ssm_token_load(&k, s, start);
+        ssm_stream(s, source[s->row], dest[s->row], &k);
+        ssm_token_store(&k, s, start);
+        return;
+    }
+#endif
     struct ref_begin from = ref_begin(&p->state, &p->initial, source[s->row], s->row);
     ref_begin_load(block, &from, ssm_part_at(s), s->rows * p->state_dim);
     for (int64_t t = 0; t < count; t++) {
@@ -52,7 +65,7 @@ sc_status SC_HOST_FN(sc_k_ssm)(const void *params, sc_stream *stream)
     (void)stream;
     const sc_k_ssm_params *p = params;
     const int32_t *row_start = sc_host_ptr(p->row_start), *source = sc_host_ptr(p->source);
-    uint32_t dense = p->heads * p->head_dim, most = BLOCK_ELEMS / p->state_dim;
+    uint32_t dense = p->heads * p->head_dim, most = SSM_BLOCK_ELEMS / p->state_dim;
     int64_t y_stride = sc_kernel_stride(p->y_stride, dense);
     for (uint32_t r = 0; r < p->row_count; r++) {
         uint32_t count = sc_kernel_row_tokens(row_start, r);

@@ -8,7 +8,7 @@
 #include "ref_math.h"
 #include "statecache/kernels_ssm.h"
 
-enum { BLOCK_ELEMS = 16384 }; /* 64 KiB of rows */
+enum { SSM_BLOCK_ELEMS = 16384 }; /* 64 KiB of rows */
 
 /* One head's view of one token; x and y are those of the rows of the block. */
 struct ssm_token {
