@@ -3,6 +3,7 @@
 
 #include <stdarg.h>
 #include <stdlib.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -35,6 +36,15 @@ void bench_must(sc_status status, const char *what)
     bench_fail(status == SC_ERR_NO_MEMORY ? BENCH_NO_MEMORY : BENCH_CHECK_FAILED, "%s: %s (%s)",
         what, sc_status_name(status),
         info->status == status ? info->text : sc_status_text(status));
+}
+
+uint64_t bench_cpu_ns(void)
+{
+    struct rusage usage;
+    if (getrusage(RUSAGE_SELF, &usage))
+        return 0;
+    return (uint64_t)(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) * 1000000000u +
+        (uint64_t)(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec) * 1000u;
 }
 
 void *bench_alloc(size_t count, size_t bytes)

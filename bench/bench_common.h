@@ -24,6 +24,9 @@ _Noreturn void bench_fail(enum bench_exit code, const char *format, ...)
 /* Ends the program unless `status` is SC_OK; `what` names the call. */
 void bench_must(sc_status status, const char *what);
 
+/* Processor time of the whole process. */
+uint64_t bench_cpu_ns(void);
+
 /* Zeroed memory; a program that gets none ends. Free with free(). */
 void *bench_alloc(size_t count, size_t bytes);
 /* Makes room for `need` elements in an array of `*cap`; grows geometrically, moves it. */

@@ -6,7 +6,10 @@
 #include "dense.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
+
+#include "bench_common.h"
 
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && \
     !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
@@ -15,52 +18,76 @@
 #define CLONES
 #endif
 
-enum { TILE_ROWS = 4, TILE_COLUMNS = 32 };
+enum { TILE_ROWS = 8, LANES = 16 };
+typedef float lanes __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 
-/* A full tile: constant bounds, so that the sums stay in registers. */
-CLONES static void tile_full(const float *restrict x, size_t x_stride, const float *restrict w,
-    size_t w_stride, float *restrict y, size_t y_stride, size_t in)
+void dense_pack(float *w, size_t in, size_t out)
 {
-    float sum[TILE_ROWS][TILE_COLUMNS] = {{0}};
-    for (size_t k = 0; k < in; k++) {
-        const float *row = w + k * w_stride;
-        for (size_t r = 0; r < TILE_ROWS; r++) {
-            float factor = x[r * x_stride + k];
-            for (size_t j = 0; j < TILE_COLUMNS; j++)
-                sum[r][j] += factor * row[j];
-        }
-    }
-    for (size_t r = 0; r < TILE_ROWS; r++)
-        memcpy(y + r * y_stride, sum[r], sizeof sum[r]);
+    float *packed = malloc(in * out * sizeof *packed);
+    if (!packed)
+        bench_fail(BENCH_NO_MEMORY, "out of memory (%zu by %zu weights)", in, out);
+    for (size_t k = 0; k < in; k++)
+        for (size_t n = 0; n < out; n++)
+            packed[dense_weight_at(in, out, k, n)] = w[k * out + n];
+    memcpy(w, packed, in * out * sizeof *w);
+    free(packed);
 }
 
-/* One row, any number of columns up to a tile's. */
-CLONES static void tile_row(const float *restrict x, const float *restrict w, size_t w_stride,
-    float *restrict y, size_t columns, size_t in)
+/* Arrays of a constant size, in registers: without it they would lie in memory. */
+#define UNROLL _Pragma("GCC unroll 8")
+
+/* `rows` rows of x, a constant, by a whole panel. */
+static inline __attribute__((always_inline)) void tile(const float *restrict x, size_t rows,
+    const float *restrict panel, float *restrict y, size_t y_stride, size_t in)
 {
-    float sum[TILE_COLUMNS] = {0};
-    if (columns == TILE_COLUMNS) {
-        for (size_t k = 0; k < in; k++)
-            for (size_t j = 0; j < TILE_COLUMNS; j++)
-                sum[j] += x[k] * w[k * w_stride + j];
-    } else {
+    lanes sum[TILE_ROWS][2];
+    UNROLL for (size_t r = 0; r < rows; r++)
+        sum[r][0] = sum[r][1] = (lanes){0};
+    for (const float *end = panel + in * DENSE_PANEL; panel < end; panel += DENSE_PANEL, x++) {
+        lanes w0 = *(const lanes *)panel, w1 = *(const lanes *)(panel + LANES);
+        UNROLL for (size_t r = 0; r < rows; r++) {
+            sum[r][0] += x[r * in] * w0;
+            sum[r][1] += x[r * in] * w1;
+        }
+    }
+    UNROLL for (size_t r = 0; r < rows; r++) {
+        *(lanes *)(y + r * y_stride) = sum[r][0];
+        *(lanes *)(y + r * y_stride + LANES) = sum[r][1];
+    }
+}
+
+CLONES static void panel_apply(const float *x, const float *panel, float *y, size_t y_stride,
+    size_t rows, size_t in)
+{
+    size_t t = 0;
+    for (; t + TILE_ROWS <= rows; t += TILE_ROWS)
+        tile(x + t * in, TILE_ROWS, panel, y + t * y_stride, y_stride, in);
+    for (; t + 2 <= rows; t += 2)
+        tile(x + t * in, 2, panel, y + t * y_stride, y_stride, in);
+    if (t < rows)
+        tile(x + t * in, 1, panel, y + t * y_stride, y_stride, in);
+}
+
+/* The last columns, fewer than a panel's. */
+CLONES static void rest_apply(const float *x, const float *rest, float *y, size_t y_stride,
+    size_t columns, size_t rows, size_t in)
+{
+    for (size_t t = 0; t < rows; t++) {
+        float sum[DENSE_PANEL] = {0};
         for (size_t k = 0; k < in; k++)
             for (size_t j = 0; j < columns; j++)
-                sum[j] += x[k] * w[k * w_stride + j];
+                sum[j] += x[t * in + k] * rest[k * columns + j];
+        memcpy(y + t * y_stride, sum, columns * sizeof *y);
     }
-    memcpy(y, sum, columns * sizeof *y);
 }
 
 void dense_apply(const float *x, const float *w, float *y, size_t rows, size_t in, size_t out)
 {
-    for (size_t n = 0; n < out; n += TILE_COLUMNS) {
-        size_t columns = out - n < TILE_COLUMNS ? out - n : TILE_COLUMNS;
-        size_t t = 0;
-        for (; columns == TILE_COLUMNS && t + TILE_ROWS <= rows; t += TILE_ROWS)
-            tile_full(x + t * in, in, w + n, out, y + t * out + n, out, in);
-        for (; t < rows; t++)
-            tile_row(x + t * in, w + n, out, y + t * out + n, columns, in);
-    }
+    size_t n = 0;
+    for (; n + DENSE_PANEL <= out; n += DENSE_PANEL)
+        panel_apply(x, w + n * in, y + n, out, rows, in);
+    if (n < out)
+        rest_apply(x, w + n * in, y + n, out, out - n, rows, in);
 }
 
 void dense_accumulate(float *y, const float *x, size_t count)

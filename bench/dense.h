@@ -9,7 +9,21 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* y[t][n] = sum over k, ascending from 0, of x[t][k] * w[k][n]. Rows of x, w, y are dense. */
+/* Weights [in][out] lie in panels, so that they are read in the order in which they lie, however
+ * many rows there are:
+ *
+ *   columns 0..31 of all rows | columns 32..63 of all rows | ... | the columns that are left */
+enum { DENSE_PANEL = 32 };
+static inline size_t dense_weight_at(size_t in, size_t out, size_t k, size_t n)
+{
+    size_t first = n / DENSE_PANEL * DENSE_PANEL;
+    size_t columns = out - first < DENSE_PANEL ? out - first : DENSE_PANEL;
+    return first * in + k * columns + (n - first);
+}
+/* Rows, one after the other, to panels, in place. */
+void dense_pack(float *w, size_t in, size_t out);
+/* y[t][n] = sum over k, ascending from 0, of x[t][k] * w[k][n], w packed. Rows of x and y are
+ * dense. */
 void dense_apply(const float *x, const float *w, float *y, size_t rows, size_t in, size_t out);
 /* y += x */
 void dense_accumulate(float *y, const float *x, size_t count);

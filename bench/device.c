@@ -3,7 +3,6 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 
 #include "base/clock.h"
 #include "base/prng.h"
@@ -43,16 +42,6 @@ struct run {
     struct served_save *saves;
     struct served_forward forward;
 };
-
-/* Processor time of the whole process. */
-static uint64_t cpu_ns(void)
-{
-    struct rusage usage;
-    if (getrusage(RUSAGE_SELF, &usage))
-        return 0;
-    return (uint64_t)(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) * 1000000000u +
-        (uint64_t)(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec) * 1000u;
-}
 
 static const struct served_model *model_of(const struct run *run)
 {
@@ -324,11 +313,12 @@ static void compute(struct run *run)
 {
     const struct device_options *o = &run->device->o;
     run->forward = (struct served_forward){.rows = run->served, .row_count = run->served_count,
-        .saves = run->saves, .pool = o->pool, .kv = o->kv, .threads = o->threads};
-    uint64_t begin = sc_clock_now_ns(), cpu_begin = cpu_ns();
+        .saves = run->saves, .pool = o->pool, .kv = o->kv, .threads = o->threads,
+        .spaces = run->device->spaces};
+    uint64_t begin = sc_clock_now_ns(), cpu_begin = bench_cpu_ns();
     served_run(model_of(run), &run->forward);
     run->step->compute_ns = sc_clock_now_ns() - begin;
-    run->step->cpu_ns = cpu_ns() - cpu_begin;
+    run->step->cpu_ns = bench_cpu_ns() - cpu_begin;
 }
 
 static void run_step(struct device *device, struct device_step *step)
@@ -402,6 +392,7 @@ void device_open(struct device *device, const struct device_options *options)
     *device = (struct device){.o = *options, .lock = PTHREAD_MUTEX_INITIALIZER,
         .changed = PTHREAD_COND_INITIALIZER};
     device->ends = bench_alloc((size_t)options->depth * options->row_max, sizeof *device->ends);
+    device->spaces = served_spaces_create();
     if (options->depth > 1 && pthread_create(&device->thread, NULL, device_thread, device))
         bench_fail(BENCH_NO_MEMORY, "cannot start a thread");
 }
@@ -417,6 +408,8 @@ void device_close(struct device *device)
     }
     pthread_mutex_destroy(&device->lock);
     pthread_cond_destroy(&device->changed);
+    served_spaces_destroy(device->spaces,
+        device->o.sampler.model ? device->o.sampler.model->options.backend : NULL);
     free(device->ends);
 }
 

@@ -69,6 +69,7 @@ struct device_options {
 
 struct device {
     struct device_options o;
+    struct served_space *spaces;
     uint64_t launched, run;         /* steps; `launched` guarded by the lock */
     uint32_t *ends;                 /* [depth][row_max] where rows of the last steps ended */
     struct device_step *queue[SC_DEPTH_MAX]; /* guarded by the lock */

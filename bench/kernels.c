@@ -130,7 +130,7 @@ static double median(double *values, uint32_t count)
 
 struct result {
     const char *row;
-    double call_us, gb_s, gflop_s, limit, ratio; /* limit in GB/s or GFLOP/s; 0: none */
+    double call_us, least_us, gb_s, gflop_s, limit, ratio; /* limit in GB/s or GFLOP/s; 0: none */
 };
 
 static const char *row_name(const struct kbench_case *c)
@@ -156,9 +156,9 @@ static struct result measure(const struct kbench_case *c, const struct options *
         limit[r] = limit_work / (double)limit_ns;
         ratio[r] = work / (double)ns / limit[r];
     }
-    double ns = median(time, o->rounds);
+    double ns = median(time, o->rounds), calls = (double)kbench_calls(w) / o->threads;
     struct result result = {.row = row_name(c),
-        .call_us = ns / 1e3 / ((double)kbench_calls(w) / o->threads),
+        .call_us = ns / 1e3 / calls, .least_us = time[0] / 1e3 / calls, /* sorted by now */
         .gb_s = (double)kbench_bytes(w) / ns, .gflop_s = (double)kbench_flops(w) / ns,
         .limit = limited ? median(limit, o->rounds) : 0,
         .ratio = limited ? median(ratio, o->rounds) : 0};
@@ -176,8 +176,6 @@ static struct bench_bar bar_of(const struct kbench_case *c)
 {
     static const struct bench_bar none = {BENCH_BAR_NONE, 0}, decode = {BENCH_BAR_LEAST, 80},
         chunk = {BENCH_BAR_LEAST, 40};
-    if (c->model->ssm)
-        return none;
     return c->op == KBENCH_DECODE ? decode : c->op == KBENCH_CHUNK ? chunk : none;
 }
 
@@ -188,11 +186,11 @@ static void report(const struct kbench_case *c, const struct options *o, const s
         printf("{\"v\":1,\"bench\":\"kernels\",\"params\":{\"op\":\"%s\",\"model\":\"%s\","
                "\"dtype\":\"%s\",\"state\":\"%s\",\"batch\":%u,\"tokens\":%u,\"threads\":%u},"
                "\"row\":\"%s\",\"metric\":\"time\",\"unit\":\"us\",\"n\":%u,"
-               "\"p50\":%.3f,"
+               "\"p50\":%.3f,\"min\":%.3f,"
                "\"gb_s\":%.3f,\"gflop_s\":%.3f,\"limit\":\"%s\",",
             kbench_op_name(c->op), c->model->name, dtype_name(c->dtype), dtype_name(c->state),
-            c->batch, c->tokens, o->threads, r->row, o->rounds, r->call_us, r->gb_s, r->gflop_s,
-            limit);
+            c->batch, c->tokens, o->threads, r->row, o->rounds, r->call_us, r->least_us, r->gb_s,
+            r->gflop_s, limit);
         if (bar_of(c).kind != BENCH_BAR_NONE)
             printf("\"bar_percent\":%.0f,", bar_of(c).limit);
         if (r->limit > 0)

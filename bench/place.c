@@ -59,9 +59,19 @@ void place_copy(sc_backend *backend, sc_devptr to, sc_devptr from, size_t bytes)
 
 void twin_open(struct twin *twin, sc_backend *backend, size_t count, size_t size)
 {
-    *twin = (struct twin){.backend = backend, .host = bench_alloc(count, size),
-        .bytes = count * size};
+    *twin = (struct twin){.backend = backend, .bytes = count * size,
+        .host = address(place_take(NULL, count > 0 ? count * size : 1))};
+    memset(twin->host, 0, twin->bytes);
     twin->there = place_is_host(backend) ? dev(twin->host) : place_take(backend, twin->bytes);
+}
+
+void twin_grow(struct twin *twin, sc_backend *backend, size_t count, size_t size)
+{
+    if (count * size <= twin->bytes && twin->host)
+        return;
+    size_t most = twin->bytes + twin->bytes / 2;
+    twin_close(twin);
+    twin_open(twin, backend, most > count * size ? most : count * size, 1);
 }
 
 void twin_close(struct twin *twin)

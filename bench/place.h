@@ -27,6 +27,8 @@ struct twin {
     sc_devptr there;
 };
 void twin_open(struct twin *twin, sc_backend *backend, size_t count, size_t size); /* zeroed */
+/* Makes it as large at least; what was in it is lost then. A zeroed struct is an empty twin. */
+void twin_grow(struct twin *twin, sc_backend *backend, size_t count, size_t size);
 void twin_close(struct twin *twin);
 /* Where `pointer`, into the host's block, is there. */
 sc_devptr twin_at(const struct twin *twin, const void *pointer);

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "bench_common.h"
+#include "dense.h"
 
 struct ref_layer {
     double *window; /* [W - 1][channels], oldest first */
@@ -73,9 +74,12 @@ const double *ref64_state(const struct ref64 *ref, uint32_t layer)
 static void times(const double *x, const float *w, double *y, size_t in, size_t out)
 {
     memset(y, 0, out * sizeof *y);
-    for (size_t k = 0; k < in; k++)
-        for (size_t n = 0; n < out; n++)
-            y[n] += x[k] * (double)w[k * out + n];
+    for (size_t n = 0, columns; n < out; n += columns) {
+        columns = out - n < DENSE_PANEL ? out - n : DENSE_PANEL;
+        for (size_t k = 0; k < in; k++)
+            for (size_t j = 0; j < columns; j++)
+                y[n + j] += x[k] * (double)w[n * in + k * columns + j];
+    }
 }
 
 static void rms(const double *x, const float *weight, double *y, size_t dim, double eps)

@@ -131,7 +131,7 @@ static struct pass_options pass_options(const struct replay_run *run, const sc_s
         .threads = o->threads, .step_ns = 2000000, .token_ns = 50000,
         .temperature = (float)o->temperature, .seed = o->seed, .model = model,
         .sabotage = o->sabotage, .sabotage_seed = o->sabotage_seed,
-        .verify_every = o->verify_every};
+        .verify_every = o->verify_every, .touch = o->compare > 0};
     if (o->no_compute)
         pass.step_ns = pass.token_ns = 0;
     pass.speed = o->speed > 0 ? o->speed : default_speed(run, &pass);
@@ -280,6 +280,14 @@ bool replay_passed(const struct replay_run *run)
     return (!run->has_check || check_passed(&run->check)) && run->cold.hit_tokens == 0;
 }
 
+void replay_serve(struct replay_run *run)
+{
+    if (run->o.no_compute)
+        run_dry(run);
+    else
+        run_served(run);
+}
+
 int replay_main(int argc, char **argv)
 {
     struct replay_run *run = bench_alloc(1, sizeof *run);
@@ -291,10 +299,9 @@ int replay_main(int argc, char **argv)
     if (run->o.decode_interval % run->o.page != 0)
         bench_fail(BENCH_USAGE, "--decode-interval must be a multiple of the page (%u)",
             run->o.page);
-    if (run->o.no_compute)
-        run_dry(run);
-    else
-        run_served(run);
+    if (run->o.compare)
+        return replay_compare(run);
+    replay_serve(run);
     if (run->o.json)
         replay_report_json(run, stdout);
     else

@@ -39,6 +39,7 @@ struct replay_options {
     uint64_t disk_bytes;
     uint64_t sabotage_seed;
     uint32_t check, verify_every;
+    uint32_t compare;       /* runs of each kind of kernels; 0: no comparison */
 };
 
 struct replay_run {
@@ -49,6 +50,12 @@ struct replay_run {
     struct check_result check;
     double ideal_end, ideal_end_branch; /* tokens */
 };
+
+/* Runs what the options say. */
+void replay_serve(struct replay_run *run);
+/* The same, again and again, with fast and with reference kernels (replay_compare.c); the exit
+ * status. */
+int replay_compare(struct replay_run *run);
 
 /* Parses and checks; ends the program with BENCH_USAGE if something is wrong. */
 void replay_options_parse(struct replay_options *options, int argc, char **argv);

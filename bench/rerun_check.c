@@ -31,6 +31,7 @@ struct bed {
     sc_pool *pool;
     sc_slot slots[2]; /* the working slot, and one for a save */
     struct paged_kv kv;
+    struct served_space *spaces;
     int32_t *pages;
     float *hidden, *logits; /* of all tokens; of one */
     unsigned char *state, *snapshot;
@@ -52,6 +53,7 @@ static void bed_open(struct bed *bed, const struct check_options *o, uint32_t lo
     bench_must(sc_pool_alloc(bed->pool, 2, SC_OWNER_WORKING, bed->slots), "sc_pool_alloc");
     uint32_t pages = (longest + o->page - 1) / o->page;
     paged_kv_init(&bed->kv, o->model, o->page, pages);
+    bed->spaces = served_spaces_create();
     bed->pages = bench_alloc(pages, sizeof *bed->pages);
     for (uint32_t i = 0; i < pages; i++)
         bed->pages[i] = (int32_t)(pages - 1 - i); /* not where they were */
@@ -67,6 +69,7 @@ static void bed_close(struct bed *bed)
     bench_must(sc_pool_free(bed->pool, bed->slots, 2), "sc_pool_free");
     bench_must(sc_pool_destroy(bed->pool), "sc_pool_destroy");
     paged_kv_deinit(&bed->kv);
+    served_spaces_destroy(bed->spaces, bed->o->model->options.backend);
     void *owned[] = {bed->pages, bed->state, bed->snapshot, bed->hidden, bed->logits};
     for (size_t i = 0; i < sizeof owned / sizeof *owned; i++)
         free(owned[i]);
@@ -85,7 +88,7 @@ static void rerun_row(struct bed *bed, const struct witness *w, uint32_t from, u
         .pages = bed->pages, .save_count = saves,
         .hidden_out = bed->hidden + (size_t)from * bed->o->model->options.hidden};
     struct served_forward forward = {.rows = &row, .row_count = 1, .saves = &save,
-        .pool = bed->pool, .kv = &bed->kv, .threads = 1};
+        .pool = bed->pool, .kv = &bed->kv, .threads = 1, .spaces = bed->spaces};
     served_run(bed->o->model, &forward);
     if (!saves && to != w->resume_len)
         return;

@@ -45,6 +45,7 @@ struct pass_options {
     struct witness_set *witnesses;    /* NULL: none */
     bool sabotage;
     uint64_t sabotage_seed;
+    bool touch;                  /* memory before the first request is admitted */
     uint32_t verify_every;       /* steps between sc_cache_verify; 0: at the end alone */
     bool drop_tokens;            /* forget a request's tokens when it is over */
     /* Called for each request when it is over, in that order; may be NULL. */
@@ -72,6 +73,7 @@ struct pass_result {
     uint64_t guessed, guessed_right; /* texts with a guess; that are what was guessed */
     uint64_t compute_ns, cpu_ns; /* of forwards: elapsed, and of all threads */
     uint64_t library_ns, wall_ns, virtual_ns;
+    uint64_t process_ns;         /* processor time of all threads in wall_ns */
     uint64_t lookup_differs;     /* sc_cache_lookup and acquire disagreed */
     uint64_t id_faults;          /* KV ids that did not come back as they should */
     uint64_t kv_peak, kv_pages, kv_left;

@@ -18,21 +18,28 @@
 #include "dense.h"
 #include "served_parts.h"
 
+/* Memory of one thread. Pages that a step returned and the next one took again would be cleared
+ * each time: a quarter of the time of a step. */
+struct served_space {
+    struct twin ints;   /* one block: a lane's arrays */
+    struct twin floats; /* one block: a lane's arrays, a row a token */
+    sc_devptr scratch;
+    uint64_t scratch_bytes;
+    struct twin context; /* [longest] KV rows of a sequence, then scores */
+};
+
 /* Rows of one thread, packed. */
 struct lane {
     const struct served_model *model;
     const struct served_forward *forward;
+    struct served_space *space;
     const struct served_row **rows; /* [row_count]: decode, verify, prefill */
     uint32_t row_count, decode_count, verify_count, prefill_count, token_count, save_count;
-    struct twin ints;               /* one block: the arrays below */
     int32_t *source, *dest, *save;  /* [row_count]; save: of decode rows */
     int32_t *row_start, *position;  /* of verify and prefill rows */
     int32_t *save_row, *save_position, *save_slot;
     uint32_t *first;                /* [row_count] first packed token */
-    struct twin floats;             /* one block: the arrays below, a row a token */
     float *x, *h, *t1, *t2, *mixed, *gate, *out, *decay, *beta;
-    sc_devptr scratch;
-    uint64_t scratch_bytes;
     const float **context;          /* [longest] KV rows of a sequence */
     float *score;
 };
@@ -54,12 +61,12 @@ static struct group prefilled(const struct lane *lane)
 
 static sc_devptr ints_at(const struct lane *lane, const int32_t *ints)
 {
-    return twin_at(&lane->ints, ints);
+    return twin_at(&lane->space->ints, ints);
 }
 
 static sc_devptr floats_at(const struct lane *lane, const float *floats)
 {
-    return twin_at(&lane->floats, floats);
+    return twin_at(&lane->space->floats, floats);
 }
 
 static sc_backend *backend(const struct lane *lane)
@@ -105,13 +112,21 @@ static void pack_ints(struct lane *lane)
     }
 }
 
+/* Floats, rounded up to cache lines. */
+static size_t whole_lines(size_t floats)
+{
+    return (floats + 15) / 16 * 16;
+}
+
 static void lane_arrays(struct lane *lane, uint32_t tokens, uint32_t saved, uint32_t longest)
 {
     const struct served_model *m = lane->model;
     const struct served_options *o = &m->options;
     size_t rows = lane->row_count;
-    twin_open(&lane->ints, backend(lane), 6 * rows + 1 + 3 * (size_t)saved, sizeof(int32_t));
-    lane->source = lane->ints.host;
+    twin_grow(&lane->space->ints, backend(lane), 6 * rows + 1 + 3 * (size_t)saved,
+        sizeof(int32_t));
+    lane->source = lane->space->ints.host;
+    memset(lane->source, 0, lane->space->ints.bytes);
     lane->dest = lane->source + rows;
     lane->save = lane->dest + rows;
     lane->row_start = lane->save + rows;
@@ -126,17 +141,18 @@ static void lane_arrays(struct lane *lane, uint32_t tokens, uint32_t saved, uint
         {&lane->h, o->hidden}, {&lane->t1, wide}, {&lane->t2, o->hidden},
         {&lane->mixed, wide}, {&lane->gate, m->value_dim}, {&lane->out, wide},
         {&lane->decay, m->decay_dim}, {&lane->beta, o->v_heads}};
-    size_t width = 0;
+    size_t count = 0;
     for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++)
-        width += arrays[i].width;
-    twin_open(&lane->floats, backend(lane), width * tokens, sizeof(float));
-    float *at = lane->floats.host;
+        count += whole_lines((size_t)arrays[i].width * tokens);
+    twin_grow(&lane->space->floats, backend(lane), count, sizeof(float));
+    float *at = lane->space->floats.host;
     for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) {
         *arrays[i].array = at;
-        at += (size_t)arrays[i].width * tokens;
+        at += whole_lines((size_t)arrays[i].width * tokens);
     }
-    lane->context = bench_alloc(longest, sizeof *lane->context);
-    lane->score = bench_alloc(longest, sizeof *lane->score);
+    twin_grow(&lane->space->context, NULL, longest, sizeof *lane->context + sizeof *lane->score);
+    lane->context = lane->space->context.host;
+    lane->score = (float *)(lane->context + longest);
 }
 
 static void lane_open(struct lane *lane)
@@ -153,27 +169,35 @@ static void lane_open(struct lane *lane)
     lane->prefill_count = lane->row_count - lane->decode_count - lane->verify_count;
     lane_arrays(lane, tokens, saved, longest);
     pack_ints(lane);
-    twin_in(&lane->ints, lane->ints.host, lane->ints.bytes);
+    twin_in(&lane->space->ints, lane->source, lane->space->ints.bytes);
 }
 
-static void lane_close(struct lane *lane)
+struct served_space *served_spaces_create(void)
 {
-    twin_close(&lane->ints);
-    twin_close(&lane->floats);
-    place_give(backend(lane), lane->scratch, lane->scratch_bytes);
-    free(lane->context);
-    free(lane->score);
+    return bench_alloc(SERVED_THREADS_MAX, sizeof(struct served_space));
+}
+
+void served_spaces_destroy(struct served_space *spaces, sc_backend *backend)
+{
+    for (uint32_t i = 0; spaces && i < SERVED_THREADS_MAX; i++) {
+        twin_close(&spaces[i].ints);
+        twin_close(&spaces[i].floats);
+        twin_close(&spaces[i].context);
+        place_give(backend, spaces[i].scratch, spaces[i].scratch_bytes);
+    }
+    free(spaces);
 }
 
 /* --------------------------------------------------------------------------------- linear mixer */
 
 static void reserve_scratch(struct lane *lane, uint64_t bytes)
 {
-    if (bytes <= lane->scratch_bytes)
+    struct served_space *space = lane->space;
+    if (bytes <= space->scratch_bytes)
         return;
-    place_give(backend(lane), lane->scratch, lane->scratch_bytes);
-    lane->scratch_bytes = bytes;
-    lane->scratch = place_take(backend(lane), bytes);
+    place_give(backend(lane), space->scratch, space->scratch_bytes);
+    space->scratch_bytes = bytes;
+    space->scratch = place_take(backend(lane), bytes);
 }
 
 /* Tokens `skip` .. of the lane, rows of one form: raw q k v and gates to lane->out. */
@@ -196,8 +220,8 @@ static void run_form(struct lane *lane, const sc_linear_layer *linear, sc_linear
     uint64_t bytes = 0;
     bench_must(sc_linear_scratch(backend(lane), linear, b, form, &bytes), "sc_linear_scratch");
     reserve_scratch(lane, bytes);
-    b->scratch = lane->scratch;
-    b->scratch_bytes = lane->scratch_bytes;
+    b->scratch = lane->space->scratch;
+    b->scratch_bytes = lane->space->scratch_bytes;
     if (form == SC_LINEAR_DECODE)
         bench_must(sc_linear_decode(backend(lane), linear, b, NULL), "sc_linear_decode");
     else if (form == SC_LINEAR_VERIFY)
@@ -269,7 +293,7 @@ static void projections_in(const struct lane *lane)
         {lane->decay, m->decay_dim}, {lane->beta, m->options.v_heads},
         {lane->gate, m->value_dim}};
     for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++)
-        twin_in(&lane->floats, arrays[i].array,
+        twin_in(&lane->space->floats, arrays[i].array,
             (size_t)lane->token_count * arrays[i].width * sizeof(float));
 }
 
@@ -294,7 +318,7 @@ static void run_linear(struct lane *lane, uint32_t index, const struct served_la
         .act = o->kind == SC_K_KIND_GDN ? SC_K_ACT_SILU : SC_K_ACT_SIGMOID,
         .token_count = lane->token_count, .heads = o->v_heads, .dim = o->head_dim, .eps = 1e-6f};
     bench_must(sc_k_gated_rmsnorm(backend(lane), &norm, NULL), "sc_k_gated_rmsnorm");
-    twin_out(&lane->floats, lane->out, tokens * m->value_dim * sizeof(float));
+    twin_out(&lane->space->floats, lane->out, tokens * m->value_dim * sizeof(float));
     dense_apply(lane->out, layer->out, lane->t2, tokens, m->value_dim, o->hidden);
 }
 
@@ -433,15 +457,15 @@ static uint32_t deal(const struct served_forward *forward, struct lane *lanes, u
 
 void served_run(const struct served_model *model, const struct served_forward *forward)
 {
-    enum { LANES_MAX = 16 };
-    struct lane lanes[LANES_MAX] = {{0}};
-    pthread_t threads[LANES_MAX];
-    uint32_t count = forward->threads < LANES_MAX ? forward->threads : LANES_MAX;
+    struct lane lanes[SERVED_THREADS_MAX] = {{0}};
+    pthread_t threads[SERVED_THREADS_MAX];
+    uint32_t count = forward->threads < SERVED_THREADS_MAX ? forward->threads : SERVED_THREADS_MAX;
     const struct served_row **rows = bench_alloc((size_t)count * forward->row_count,
         sizeof *rows);
     for (uint32_t i = 0; i < count; i++) {
         lanes[i].model = model;
         lanes[i].forward = forward;
+        lanes[i].space = &forward->spaces[i];
         lanes[i].rows = rows + (size_t)i * forward->row_count;
     }
     uint32_t used = deal(forward, lanes, count);
@@ -454,7 +478,5 @@ void served_run(const struct served_model *model, const struct served_forward *f
         lane_run(&lanes[0]);
     for (uint32_t i = 1; i < used; i++)
         pthread_join(threads[i], NULL);
-    for (uint32_t i = 0; i < used; i++)
-        lane_close(&lanes[i]);
     free(rows);
 }

@@ -8,6 +8,7 @@
 
 #include "base/prng.h"
 #include "bench_common.h"
+#include "dense.h"
 #include "served_parts.h"
 
 /* -------------------------------------------------------------------------------------- weights */
@@ -28,9 +29,18 @@ static const float *noise(struct making *m, size_t count, double deviation)
     return out;
 }
 
+static const float *packed(struct making *m, size_t in, size_t out, double deviation)
+{
+    size_t at = m->at;
+    const float *w = noise(m, in * out, deviation);
+    if (m->data)
+        dense_pack(m->data + at, in, out);
+    return w;
+}
+
 static const float *matrix(struct making *m, size_t in, size_t out)
 {
-    return noise(m, in * out, 1.0 / sqrt((double)in));
+    return packed(m, in, out, 1.0 / sqrt((double)in));
 }
 
 static const float *around_one(struct making *m, size_t count)
@@ -100,7 +110,7 @@ static void make_weights(struct making *m, struct served_model *model)
         l->mlp_down = matrix(m, o->mlp, o->hidden);
     }
     model->norm = around_one(m, o->hidden);
-    model->head = noise(m, (size_t)o->hidden * o->vocab, 3.0 / sqrt((double)o->hidden));
+    model->head = packed(m, o->hidden, o->vocab, 3.0 / sqrt((double)o->hidden));
 }
 
 /* --------------------------------------------------------------------------------------- schema */

@@ -21,7 +21,7 @@
 #include "place.h"
 #include "statecache/statecache.h"
 
-enum { CONV_WIDTH = 4, CONV_PARTS_MAX = 3 };
+enum { CONV_WIDTH = 4, CONV_PARTS_MAX = 3, SERVED_THREADS_MAX = 16 };
 
 struct served_options {
     sc_k_kind kind;
@@ -119,7 +119,12 @@ struct served_forward {
     const sc_pool *pool;
     const struct paged_kv *kv;
     uint32_t threads;          /* rows are dealt out among them; no influence on any bit */
+    struct served_space *spaces; /* of nobody else at the same time */
 };
+
+/* Memory of a forward's threads, kept from step to step as an engine keeps it. */
+struct served_space *served_spaces_create(void);
+void served_spaces_destroy(struct served_space *spaces, sc_backend *backend);
 
 void served_run(const struct served_model *model, const struct served_forward *forward);
 /* Tokens up to `to` of a verified row were right: writes keys and values into its pages, the state

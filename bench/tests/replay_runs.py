@@ -101,6 +101,9 @@ def usage_errors_end_with_2_and_a_reason():
                       ["replay", "--draft-accept", "0.5"], ["replay", "--forks", "2"],
                       ["replay", "--fork", "1.5"], ["replay", "--preempt", "0.9"],
                       ["replay", "--tenants", "1"],
+                      ["replay", "--compare-kernels", "0"],
+                      ["replay", "--compare-kernels", "1", "--no-compute"],
+                      ["replay", "--compare-kernels", "1", "--sabotage", "3"],
                       ["replay", "--trace", os.devnull], ["replay", "--trace", "/nowhere/trace"]):
         reason = run(*arguments, code=2)
         assert reason.strip(), arguments
@@ -287,6 +290,21 @@ def the_cache_is_worth_it():
     assert cached["computed_tokens"] + cached["hit_tokens"] == cold["computed_tokens"], result
     assert cold["computed_tokens"] > 3 * cached["computed_tokens"], result
     assert sum(cached["reasons"].values()) == cached["requests"] + cached["preempted"], cached
+
+
+@test
+def kernels_are_compared_over_the_same_work():
+    small = ("--compare-kernels", "2", "--requests", "6", "--heads", "1", "--v-heads", "2",
+             "--head-dim", "32", "--slots", "16", "--system-len", "60", "--check", "2")
+    text = run("replay", *small)
+    lines = [line for line in text.splitlines() if "medians of 2" in line]
+    assert [line.split()[0] for line in lines] == ["reference", "fast"], text
+    assert all(" 0 differing bits in 2 requests" in line for line in lines), text
+    assert lines[0].split(";")[1] == lines[1].split(";")[1], text  # tokens computed and decoded
+    result = replay(*small)
+    assert result["differing_bits"] == 0 and result["computed_tokens"] > 0, result
+    assert min(result[key] for key in ("wall_reference", "wall_fast", "cpu_reference",
+                                       "cpu_fast")) > 0, result
 
 
 @test

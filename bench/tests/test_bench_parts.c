@@ -161,16 +161,17 @@ END_TEST
 START_TEST(dense__rows_do_not_depend_on_the_batch)
 {
     enum { ROWS = 11, IN = 40, OUT = 75 };
-    float x[ROWS * IN], w[IN * OUT], all[ROWS * OUT], one[OUT];
+    float x[ROWS * IN], w[IN * OUT], packed[IN * OUT], all[ROWS * OUT], one[OUT];
     struct sc_prng prng;
     sc_prng_seed(&prng, 3);
     for (size_t i = 0; i < ROWS * IN; i++)
         x[i] = (float)sc_prng_normal(&prng);
     for (size_t i = 0; i < IN * OUT; i++)
-        w[i] = (float)sc_prng_normal(&prng);
-    dense_apply(x, w, all, ROWS, IN, OUT);
+        w[i] = packed[i] = (float)sc_prng_normal(&prng);
+    dense_pack(packed, IN, OUT);
+    dense_apply(x, packed, all, ROWS, IN, OUT);
     for (size_t t = 0; t < ROWS; t++) {
-        dense_apply(x + t * IN, w, one, 1, IN, OUT);
+        dense_apply(x + t * IN, packed, one, 1, IN, OUT);
         ck_assert_mem_eq(one, all + t * OUT, sizeof one);
         for (size_t n = 0; n < OUT; n++) {
             float sum = 0;

@@ -19,6 +19,7 @@ struct bed {
     int32_t pages[2][8];
     int32_t tokens[32];
     size_t bytes;
+    struct served_space *spaces;
 };
 
 static void bed_open(struct bed *bed, int variant)
@@ -42,6 +43,7 @@ static void bed_open(struct bed *bed, int variant)
     for (int32_t i = 0; i < 32; i++)
         bed->tokens[i] = (7 * i + 3) % 32;
     bed->bytes = state_bytes(bed->pool);
+    bed->spaces = served_spaces_create();
 }
 
 static void bed_close(struct bed *bed)
@@ -49,6 +51,7 @@ static void bed_close(struct bed *bed)
     ck_assert_int_eq(sc_pool_free(bed->pool, bed->slots, 3), SC_OK);
     ck_assert_int_eq(sc_pool_destroy(bed->pool), SC_OK);
     paged_kv_deinit(&bed->kv);
+    served_spaces_destroy(bed->spaces, NULL);
     served_destroy(bed->model);
 }
 
@@ -56,7 +59,7 @@ static void bed_run(struct bed *bed, const struct served_row *row,
     const struct served_save *saves)
 {
     struct served_forward forward = {.rows = row, .row_count = 1, .saves = saves,
-        .pool = bed->pool, .kv = &bed->kv, .threads = 1};
+        .pool = bed->pool, .kv = &bed->kv, .threads = 1, .spaces = bed->spaces};
     served_run(bed->model, &forward);
 }
 
