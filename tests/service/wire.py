@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """A client written from docs/reference/protocol.md alone, and a service to talk to."""
 import array
+import atexit
 import mmap
 import os
 import pathlib
+import shutil
 import signal
 import socket
 import struct
@@ -176,6 +178,7 @@ class Service:
 
     def __init__(self, program, config=TINY, words=(), **popen):
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="sc-"))
+        atexit.register(shutil.rmtree, self.folder, ignore_errors=True)
         self.path = str(self.folder / "socket")
         self.file = self.folder / "statecached.conf"
         self.file.write_text(f"socket = {self.path}\n" + config.replace("@", str(self.folder)))
