@@ -98,6 +98,8 @@ REFUSALS = [
     ("Cache", sc.Invalid, lambda w: sc.Cache(None)),
     ("Cache", sc.Invalid, lambda w: sc.Cache(w.other, extras=7)),
     ("Cache", sc.Invalid, lambda w: sc.Cache(w.other, tiers=7)),
+    ("Cache", sc.Invalid, lambda w: sc.Cache(w.other, kv_mover=7)),
+    ("Cache", sc.Invalid, lambda w: sc.Cache(w.other, kv_mover=sc.KvMover())),
     ("Cache", sc.Invalid, lambda w: sc.Cache(w.other, 0)),
     ("Cache", sc.Invalid, lambda w: sc.Cache(w.other, row_maximum=4)),
     ("Cache", sc.Invalid, lambda w: sc.Cache(w.other, row_max=-4)),

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The life of a request from Python: hits, batches, forks, drafts, memory given back."""
+import sys
 import time
 
 import numpy as np
@@ -313,6 +314,74 @@ def test_tiers__an_evicted_state_comes_back_from_host_memory(pool):
         settle(cache)
         cache.verify()
         assert tiers.stats()["restored"][1] == 1
+
+
+class Pages(sc.KvMover):
+    """KV pages of eight bytes in an array; the ids below 50 are for what comes back."""
+
+    page_bytes = 8
+
+    def __init__(self):
+        self.bytes = np.zeros((200, self.page_bytes), np.uint8)
+        self.free = list(range(50))
+        self.fail = False
+
+    def alloc(self, count):
+        if len(self.free) < count:
+            return None
+        return [self.free.pop() for _ in range(count)]
+
+    def read(self, ids, out):
+        if self.fail:
+            raise OSError("the link is down")
+        out[:] = self.bytes[ids]
+
+    def write(self, ids, data):
+        assert not data.flags.writeable
+        self.bytes[ids] = data
+
+
+def test_kv_mover__kv_comes_back_with_its_state(pool):
+    pages = Pages()
+    config = sc.TierConfig(1 << 24, write="through")
+    with sc.Tiers(host=config) as tiers, sc.Cache(
+            pool, PAGE, tiers=tiers, kv_mover=pages) as cache:
+        ns = cache.namespace()
+        engine = Engine(cache)
+        lease = cache.acquire_one(ns, text(0, 32))
+        step = cache.plan(lease, 0, 32)
+        engine.forward(step, [text(0, 32)])
+        pages.bytes[[100, 101]] = [[1], [2]]
+        step.commit(engine.ids(step.page_counts()))
+        lease.release()
+        settle(cache)
+        cache.evict(slots=8, pages=8)
+        assert sorted(cache.drain().tolist()) == [100, 101]
+        pages.bytes[:] = 0
+        lease = cache.acquire_one(ns, text(0, 50))
+        settle(cache)
+        assert lease.info.resume_len == 32
+        assert pages.bytes[lease.kv_ids()].tolist() == [[1] * 8, [2] * 8]
+        lease.release(keep=False)
+        cache.verify()
+
+
+def test_kv_mover__one_that_raises_is_a_miss(pool, monkeypatch):
+    told = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda problem: told.append(problem.exc_value))
+    pages = Pages()
+    pages.fail = True
+    config = sc.TierConfig(1 << 24, write="through")
+    with sc.Tiers(host=config) as tiers, sc.Cache(
+            pool, PAGE, tiers=tiers, kv_mover=pages) as cache:
+        ns = cache.namespace()
+        Engine(cache).serve(ns, [text(0, 32)])
+        settle(cache)
+        assert cache.stats()["transfers_failed"] >= 1
+        cache.evict(slots=8, pages=8)
+        assert cache.lookup(ns, text(0, 50))["state_len"][0].tolist() == [0, 0, 0, 0]
+        cache.verify()
+    assert [str(problem) for problem in told] == ["the link is down"]
 
 
 def test_schema__parts_groups_and_sizes_are_told():

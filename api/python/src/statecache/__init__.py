@@ -21,12 +21,12 @@ from .lease import HISTORY, LEASE_INFO, Lease, LeaseInfo, LeaseState, Reason, re
 from .pool import SLOT, Pool, PoolInfo
 from .schema import Block, Group, Part, Schema, Shard
 from .step import RESULT, ROW, SAVED, BlockLayout, Step
-from .tiers import DONE, TierConfig, Tiers
+from .tiers import DONE, KvMover, TierConfig, Tiers
 
 __all__ = [
     "ANSWER", "Block", "BlockLayout", "Busy", "CONTINUES", "COPY", "Cache", "ConnectionClosed",
     "Corrupt", "DONE", "Denied", "DeviceLost", "EXTERNAL", "Error", "Group", "HISTORY", "Hints",
-    "Invalid", "IoError", "LEASE", "LEASE_INFO", "Lease", "LeaseInfo", "LeaseState",
+    "Invalid", "IoError", "KvMover", "LEASE", "LEASE_INFO", "Lease", "LeaseInfo", "LeaseState",
     "LimitReached", "Lost", "MARK", "Mismatch", "Namespace", "NoMemory", "NoSlot", "NotFound",
     "NotNow", "OVER", "Part", "Pool", "PoolInfo", "RESULT", "ROW", "Ragged", "Reason", "SAVED",
     "SAVE_BRANCH", "SAVE_DECODE", "SAVE_DEFAULT", "SAVE_END", "SAVE_PROMPT_END", "SLOT",

@@ -17,7 +17,7 @@ from .lease import LEASE_INFO, Lease
 from .pool import Pool
 from .schema import c_text
 from .step import BlockLayout, Step, leases_of, rows_of
-from .tiers import DONE, Tiers
+from .tiers import DONE, KvMover, Moves, Tiers
 
 # What the cache saves by itself: `save_flags`.
 SAVE_PROMPT_END, SAVE_BRANCH, SAVE_DECODE, SAVE_END, SAVE_DEFAULT = 1, 2, 4, 8, 15
@@ -85,7 +85,7 @@ class Cache:
 
     def __init__(self, pool: Pool, page_tokens: int = 1, *, without_kv: bool = False,
                  extras: Optional[Pool] = None, tiers: Optional[Tiers] = None,
-                 **options: Any) -> None:
+                 kv_mover: Optional[KvMover] = None, **options: Any) -> None:
         for name, value, kind in (("pool", pool, Pool), ("extras", extras, Pool),
                                   ("tiers", tiers, Tiers)):
             if not isinstance(value, kind) and (value is not None or name == "pool"):
@@ -94,6 +94,9 @@ class Cache:
         c = new_options("sc_cache_options", page_tokens=whole(page_tokens, "page_tokens"),
                         without_kv=bool(without_kv), **members)
         out = ffi.new("sc_cache **")
+        moves = None if kv_mover is None else Moves(kv_mover)
+        if moves is not None:
+            c.kv_mover = moves.struct
         with pool._handle as c.pool:
             if extras is not None:
                 with extras._handle as c.extras:
@@ -102,7 +105,9 @@ class Cache:
                 self._create(c, tiers, out)
         self.page_tokens = int(page_tokens)
         self.without_kv = bool(without_kv)
-        self._borrowed = (pool, extras, tiers)
+        self._borrowed = (pool, extras, tiers, moves)
+        if moves is not None:
+            moves.cache = out[0]
         self._handle = Handle("cache", out[0])
         self._step_lock = threading.Lock()
         self._step_last = 0

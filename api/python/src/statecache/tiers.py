@@ -5,10 +5,12 @@ from __future__ import annotations
 import dataclasses
 import os
 import warnings
-from typing import Any, Optional, Union
+from typing import Any, Optional, Sequence, Union
 
-from ._arrays import dtype_of, whole
-from ._native import Handle, call, ffi, new_options
+import numpy as np
+
+from ._arrays import Array, Int32, dtype_of, exact, whole
+from ._native import Handle, call, ffi, lib, new_options
 from .errors import Error, Invalid
 from .schema import c_text, name_in
 
@@ -31,11 +33,81 @@ class TierConfig:
     restore_latency_ns: int = 0
 
 
+class KvMover:
+    """How a cache reaches the engine's KV pages, so that KV goes down the tiers with its states:
+    make a subclass, `Cache(pool, tiers=..., kv_mover=it)`.
+
+    The methods are called by the library: `alloc` within an acquire, `read` and `write` from
+    threads of the tiers, several at a time. They must not call the cache. A copy has ended when
+    its method returns; one that raises has failed, and so has the transfer (the exception goes to
+    sys.unraisablehook)."""
+
+    page_bytes: int = 0
+    """KV of one page, of this rank; > 0."""
+
+    def alloc(self, count: int) -> Optional[Sequence[int]]:
+        """`count` ids for pages that are to be written, all or nothing (None). The ids are the
+        cache's from then on."""
+        raise NotImplementedError
+
+    def read(self, ids: Int32, out: Array) -> None:
+        """Copies pages to `out`, uint8 [count, page_bytes]."""
+        raise NotImplementedError
+
+    def write(self, ids: Int32, data: Array) -> None:
+        """Copies `data`, uint8 [count, page_bytes], to pages."""
+        raise NotImplementedError
+
+
+class Moves:
+    """A KvMover as the library calls it; lives as long as the cache."""
+
+    def __init__(self, mover: KvMover) -> None:
+        if not isinstance(mover, KvMover):
+            raise Invalid(f"kv_mover: a KvMover is wanted, not {type(mover).__name__}")
+        self.mover = mover
+        self.cache: Any = None  # the pointer, once there is one
+        self.page_bytes = whole(mover.page_bytes, "page_bytes", 64)
+        move = "sc_status(void *, uint64_t, const int32_t *, uint32_t, {} *)"
+        failed = int(lib.SC_ERR_IO)
+        self._functions = (
+            ffi.callback("bool(void *, uint32_t, int32_t *)", self._alloc, error=False),
+            ffi.callback(move.format("void"), self._read, error=failed),
+            ffi.callback(move.format("const void"), self._write, error=failed))
+        self.struct = ffi.new("sc_kv_mover *")
+        self.struct.page_bytes = self.page_bytes
+        self.struct.alloc, self.struct.read, self.struct.write = self._functions
+
+    def _alloc(self, _: Any, count: int, out: Any) -> bool:
+        ids = self.mover.alloc(count)
+        if ids is None:
+            return False
+        np.frombuffer(ffi.buffer(out, 4 * count), np.int32)[:] = exact(
+            list(ids), np.int32, "ids of KvMover.alloc", count)
+        return True
+
+    def _read(self, _: Any, ticket: int, ids: Any, count: int, data: Any) -> int:
+        self.mover.read(*self._arrays(ids, count, data))
+        return int(lib.sc_kv_moved(self.cache, ticket, 0))
+
+    def _write(self, _: Any, ticket: int, ids: Any, count: int, data: Any) -> int:
+        pages, array = self._arrays(ids, count, ffi.cast("void *", data))
+        array.flags.writeable = False
+        self.mover.write(pages, array)
+        return int(lib.sc_kv_moved(self.cache, ticket, 0))
+
+    def _arrays(self, ids: Any, count: int, data: Any) -> tuple[Int32, Array]:
+        pages = np.frombuffer(ffi.buffer(ids, 4 * count), np.int32).copy()
+        array = np.frombuffer(ffi.buffer(data, count * self.page_bytes), np.uint8)
+        return pages, array.reshape(count, self.page_bytes)
+
+
 class Tiers:
     """Host memory and disk below a cache: `Cache(pool, tiers=Tiers(host=TierConfig(1 << 30)))`.
 
-    No KV goes down: what a lower tier has can be resumed where there is none (without_kv), or with
-    KV that the device still has. Closing is refused (Busy) while a cache uses them.
+    Without a KvMover no KV goes down: what a lower tier has can then be resumed where there is none
+    (without_kv), or with KV that the device still has. Closing is refused (Busy) while a cache uses
+    them.
     Errors: those of sc_tiers_create; Unsupported where liblmdb, liburing or libzstd is missing."""
 
     def __init__(self, host: Optional[TierConfig] = None, disk: Optional[TierConfig] = None,
