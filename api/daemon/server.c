@@ -46,6 +46,34 @@ bool sd_work_start(struct sd_server *server, struct sd_work *work)
     return true;
 }
 
+struct let_go {
+    struct sd_work work;
+    int fd;
+};
+
+static void let_go_work(struct sd_work *work)
+{
+    (void)close(((struct let_go *)work)->fd);
+}
+
+static void let_go_done(struct sd_work *work)
+{
+    free(work);
+}
+
+static void let_go(void *ctx, int fd)
+{
+    struct let_go *job = calloc(1, sizeof *job);
+    if (job) {
+        job->work.work = let_go_work;
+        job->work.done = let_go_done;
+        job->fd = fd;
+        if (sd_work_start(ctx, &job->work)) return;
+        free(job);
+    }
+    (void)close(fd);
+}
+
 /* ---- transfers ---- */
 
 static uint64_t transfers(const struct sd_server *server)
@@ -281,9 +309,12 @@ bool sd_server_open(struct sd_server *server, struct sd_config *config)
         free_all(server);
         return false;
     }
+    server->store.let_go = let_go;
+    server->store.let_go_ctx = server;
     if (open_handles(server) && sd_listen_open(server)) return true;
     close_all(server);
     (void)uv_run(&server->loop, UV_RUN_DEFAULT);
+    server->store.let_go = NULL;
     (void)uv_loop_close(&server->loop);
     (void)sd_store_close(&server->store);
     free_all(server);
@@ -301,6 +332,7 @@ int sd_server_run(struct sd_server *server)
         server->config->model);
     sd_notify_manager(text);
     (void)uv_run(&server->loop, UV_RUN_DEFAULT);
+    server->store.let_go = NULL; /* there is no loop any more */
     (void)uv_loop_close(&server->loop);
     while (transfers(server) > 0) { /* stores that are under way */
         tend(server);

@@ -291,7 +291,11 @@ static void forget(struct sd_store *store, struct sd_image *image)
 {
     if (image->fd < 0) return;
     if (image->tenant) sd_tenant_gives_back(image->tenant, store->stride);
-    (void)close(image->fd);
+    if (store->let_go) {
+        store->let_go(store->let_go_ctx, image->fd);
+    } else {
+        (void)close(image->fd);
+    }
     *image = (struct sd_image){.fd = -1, .making = image->making};
     store->image_count--;
 }
@@ -319,10 +323,11 @@ void sd_store_sweep(struct sd_store *store)
         struct sd_image *image = &store->images[id];
         sc_slot now;
         if (image->fd < 0 || is_current(store, image)) continue;
-        forget(store, image);
-        if (sc_pool_slot(store->pool, id, &now) == SC_OK) continue; /* (3): it is another's */
-        (void)mmap(sd_store_memory(store, id), store->stride, PROT_READ | PROT_WRITE,
-            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+        if (sc_pool_slot(store->pool, id, &now) != SC_OK) { /* (3): else it is another's */
+            (void)mmap(sd_store_memory(store, id), store->stride, PROT_READ | PROT_WRITE,
+                MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+        }
+        forget(store, image); /* now the file is the last to go, and not the mapping */
     }
 }
 

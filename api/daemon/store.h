@@ -63,6 +63,10 @@ struct sd_store {
     struct sd_image *images;  /* [slot_count + 1] */
     uint32_t image_count;
     bool dirty;               /* states may have gone since the last sweep */
+    /* Closes a file elsewhere, since the last close of a state frees its memory, which takes
+     * milliseconds; NULL: here */
+    void (*let_go)(void *ctx, int fd);
+    void *let_go_ctx;
     struct sd_namespace *spaces;
     uint32_t space_count, space_max;
 };

@@ -3,7 +3,7 @@
  *
  *   write_begin    room? quota? slot taken, an empty file for it (size sealed) -> client
  *   (the client writes into the file, or sends write_data, and unmaps it)
- *   write_commit   file sealed -> checked by a worker -> mapped over the slot -> published
+ *   write_commit   a worker seals and checks the file -> mapped over the slot -> published
  *
  * The seal comes before the check: what was checked is what others will read. */
 #define XXH_INLINE_ALL
@@ -188,14 +188,14 @@ struct check {
     struct sd_hold *hold;
     int fd;
     uint64_t bytes;
+    bool sealed, has_hash;
     uint8_t hash[16];
     sc_status status;
     sc_error_info fault;
 };
 
-static void check_work(struct sd_work *work)
+static void compare(struct check *check)
 {
-    struct check *check = (struct check *)work;
     void *memory = mmap(NULL, check->bytes, PROT_READ, MAP_SHARED, check->fd, 0);
     if (memory == MAP_FAILED) {
         check->status = SC_FAULT_SYS(SC_ERR_NO_MEMORY, errno, "cannot map a state: %s",
@@ -208,6 +208,15 @@ static void check_work(struct sd_work *work)
         }
         (void)munmap(memory, check->bytes);
     }
+}
+
+/* Sealing walks over all pages of the file: a millisecond for a large state. */
+static void check_work(struct sd_work *work)
+{
+    struct check *check = (struct check *)work;
+    check->status = sd_file_seal(check->fd);
+    check->sealed = check->status == SC_OK;
+    if (check->sealed && check->has_hash) compare(check);
     if (check->status != SC_OK) check->fault = *sc_fault_last();
 }
 
@@ -248,8 +257,12 @@ static void check_done(struct sd_work *work)
     struct sd_hold *hold = check->hold;
     bool gone = hold->conn == NULL; /* its client: what it did not wait for is not stored */
     hold->busy--;
+    hold->sealed = check->sealed;
     if (check->status == SC_OK && !gone) {
         commit_end(call, hold);
+    } else if (!check->sealed && !gone) { /* it can be tried again */
+        (void)sc_fault_take(&check->fault);
+        sd_reply_fault(call);
     } else {
         sd_hold_end(work->server, hold);
         work->server->count.write_given_up += gone;
@@ -275,7 +288,8 @@ static sc_status check_start(struct sd_call *call, struct sd_hold *hold,
     check->hold = hold;
     check->fd = hold->fd;
     check->bytes = call->server->store.stride;
-    memcpy(check->hash, hash->data, sizeof check->hash);
+    check->has_hash = hash->data != NULL;
+    if (hash->data) memcpy(check->hash, hash->data, sizeof check->hash);
     if (!sd_work_start(call->server, &check->work)) {
         kept->conn->calls--;
         free(kept);
@@ -298,16 +312,8 @@ void sd_write_commit(struct sd_call *call)
         status = SC_FAULT(SC_ERR_INVALID, "hash: 16 bytes (XXH3-128, canonical) are expected");
     }
     if (status == SC_OK) status = sd_hold_find(call->conn, id, SD_HOLD_WRITE, &hold);
-    if (status == SC_OK && !hold->sealed) {
-        status = sd_file_seal(hold->fd);
-        hold->sealed = status == SC_OK;
-    }
-    if (status == SC_OK && hash.data) status = check_start(call, hold, &hash);
-    if (status != SC_OK) {
-        sd_reply_fault(call);
-    } else if (!hash.data) {
-        commit_end(call, hold);
-    }
+    if (status == SC_OK) status = check_start(call, hold, &hash);
+    if (status != SC_OK) sd_reply_fault(call);
 }
 
 void sd_write_abort(struct sd_call *call)
