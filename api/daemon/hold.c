@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What clients hold: a table of leases, writes and pins. server.h has the drawing. */
-#include <fcntl.h>
 #include <stdlib.h>
-#include <unistd.h>
 
 #include "server.h"
 
@@ -116,12 +114,7 @@ static void end(struct sd_server *server, struct sd_hold *hold)
     if (hold->kind == SD_HOLD_WRITE) {
         server->write_count--;
         if (hold->fd >= 0) {
-            /* The client may keep the file open: its memory goes all the same. */
-            if (!hold->sealed) {
-                (void)fallocate(hold->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0,
-                    (off_t)server->store.stride);
-            }
-            (void)close(hold->fd);
+            sd_store_let_go(&server->store, hold->fd);
             if (hold->tenant) sd_tenant_gives_back(hold->tenant, server->store.stride);
         }
     }

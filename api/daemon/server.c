@@ -49,11 +49,13 @@ bool sd_work_start(struct sd_server *server, struct sd_work *work)
 struct let_go {
     struct sd_work work;
     int fd;
+    uint64_t bytes;
 };
 
 static void let_go_work(struct sd_work *work)
 {
-    (void)close(((struct let_go *)work)->fd);
+    const struct let_go *job = (const struct let_go *)work;
+    sd_file_drop(job->fd, job->bytes);
 }
 
 static void let_go_done(struct sd_work *work)
@@ -61,17 +63,18 @@ static void let_go_done(struct sd_work *work)
     free(work);
 }
 
-static void let_go(void *ctx, int fd)
+static void let_go(void *ctx, int fd, uint64_t bytes)
 {
     struct let_go *job = calloc(1, sizeof *job);
     if (job) {
         job->work.work = let_go_work;
         job->work.done = let_go_done;
         job->fd = fd;
+        job->bytes = bytes;
         if (sd_work_start(ctx, &job->work)) return;
         free(job);
     }
-    (void)close(fd);
+    sd_file_drop(fd, bytes);
 }
 
 /* ---- transfers ---- */

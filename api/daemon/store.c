@@ -287,15 +287,27 @@ sc_status sd_image_copy(const struct sd_store *store, uint32_t slot, int *fd_out
     return SC_OK;
 }
 
+void sd_file_drop(int fd, uint64_t bytes)
+{
+    /* A client may keep the file of a write open; sealed ones refuse it. */
+    (void)fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, (off_t)bytes);
+    (void)close(fd);
+}
+
+void sd_store_let_go(const struct sd_store *store, int fd)
+{
+    if (store->let_go) {
+        store->let_go(store->let_go_ctx, fd, store->stride);
+    } else {
+        sd_file_drop(fd, store->stride);
+    }
+}
+
 static void forget(struct sd_store *store, struct sd_image *image)
 {
     if (image->fd < 0) return;
     if (image->tenant) sd_tenant_gives_back(image->tenant, store->stride);
-    if (store->let_go) {
-        store->let_go(store->let_go_ctx, image->fd);
-    } else {
-        (void)close(image->fd);
-    }
+    sd_store_let_go(store, image->fd);
     *image = (struct sd_image){.fd = -1, .making = image->making};
     store->image_count--;
 }

@@ -63,9 +63,9 @@ struct sd_store {
     struct sd_image *images;  /* [slot_count + 1] */
     uint32_t image_count;
     bool dirty;               /* states may have gone since the last sweep */
-    /* Closes a file elsewhere, since the last close of a state frees its memory, which takes
+    /* Drops a file elsewhere, since the last close of a state frees its memory, which takes
      * milliseconds; NULL: here */
-    void (*let_go)(void *ctx, int fd);
+    void (*let_go)(void *ctx, int fd, uint64_t bytes);
     void *let_go_ctx;
     struct sd_namespace *spaces;
     uint32_t space_count, space_max;
@@ -100,6 +100,11 @@ sc_status sd_image_copy(const struct sd_store *store, uint32_t slot, int *fd_out
 /* Puts a sealed file in the place of the slot's memory; the file is the store's from then on, and
  * whatever was there is closed. On error the file is the caller's and the slot as it was. */
 sc_status sd_store_adopt(struct sd_store *store, uint32_t slot, int fd, struct sd_tenant *tenant);
+/* The file is not needed any more; nor is its memory, whoever else has it open, unless it is
+ * sealed. */
+void sd_store_let_go(const struct sd_store *store, int fd);
+/* The same, here and now; any thread. */
+void sd_file_drop(int fd, uint64_t bytes);
 /* Whether each image is of a slot that is allocated, and sealed; none is counted twice. */
 sc_status sd_store_verify(const struct sd_store *store);
 /* Forgets images whose state has gone. */

@@ -363,6 +363,25 @@ def states__a_wrong_hash_is_no_state():
 
 
 @test
+def states__memory_of_a_write_that_was_given_up_goes():
+    """Also where its client keeps the file open."""
+    service = Service(PROGRAM)
+    client = Client(service.path)
+    begun = client.call("write_begin", key=key(1, 2))
+    fd = client.files[0]
+    os.pwrite(fd, state(client, 1), 0)
+    assert os.fstat(fd).st_blocks > 0
+    client.call("write_abort", write=begun["write"])
+    for _ in range(400):
+        if os.fstat(fd).st_blocks == 0:
+            break
+        time.sleep(0.005)
+    assert os.fstat(fd).st_blocks == 0
+    audit(client)
+    assert service.stop() == 0
+
+
+@test
 def states__evicted_ones_go_and_their_readers_keep_what_they_mapped():
     service = Service(PROGRAM)
     client = Client(service.path)
