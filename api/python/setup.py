@@ -35,16 +35,17 @@ LIBRARIES = ("libstatecache_tiers.so", "libstatecache.so")
 def sources(scratch):
     """(include folder, folder of the libraries)"""
     build, prefix = (os.environ.get("STATECACHE_" + name) for name in ("BUILD", "PREFIX"))
+    if build and prefix:
+        sys.exit("STATECACHE_BUILD and STATECACHE_PREFIX: one of them")
     if build:
+        if not pathlib.Path(build, "api", LIBRARIES[1]).exists():
+            sys.exit(f"STATECACHE_BUILD={build}: there is no api/{LIBRARIES[1]} in it")
         return ROOT / "api" / "include", pathlib.Path(build, "api")
     if prefix:
         for folder in ("lib", "lib64", f"lib/{os.uname().machine}-linux-gnu"):
             if pathlib.Path(prefix, folder, LIBRARIES[1]).exists():
                 return pathlib.Path(prefix, "include"), pathlib.Path(prefix, folder)
         sys.exit(f"STATECACHE_PREFIX={prefix}: there is no {LIBRARIES[1]} below it")
-    if not (ROOT / "CMakeLists.txt").exists():
-        sys.exit("set STATECACHE_PREFIX to where statecache is installed: "
-                 "its repository is not around this package")
     scratch = pathlib.Path(scratch).resolve() / "cmake"
     subprocess.run(["cmake", "-S", ROOT, "-B", scratch, "-G", "Ninja",
                     "-DCMAKE_BUILD_TYPE=RelWithDebInfo", "-DSC_BUILD_TESTS=OFF",
@@ -86,9 +87,15 @@ class Binary(Distribution):
 
 
 def version():
-    text = (ROOT / "CMakeLists.txt").read_text(encoding="utf-8") if (
-        ROOT / "CMakeLists.txt").exists() else os.environ.get("STATECACHE_VERSION", "VERSION 0.0.0")
-    return re.search(r"VERSION (\d+\.\d+\.\d+)", text).group(1)
+    """That of the headers."""
+    prefix = os.environ.get("STATECACHE_PREFIX")
+    include = pathlib.Path(prefix, "include") if prefix else ROOT / "api" / "include"
+    if not (include / "statecache/status.h").exists():
+        sys.exit(f"there are no headers in {include}: set STATECACHE_PREFIX to where statecache is "
+                 "installed")
+    text = (include / "statecache/status.h").read_text(encoding="utf-8")
+    return ".".join(re.search(rf"#define SC_VERSION_{part} (\d+)", text).group(1)
+                    for part in ("MAJOR", "MINOR", "PATCH"))
 
 
 # Nothing is written into the source folder, and nothing of an earlier build is taken.

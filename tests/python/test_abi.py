@@ -147,7 +147,11 @@ def test_version__is_that_of_the_library_and_another_is_refused(tmp_path):
     library = tmp_path / "libold.so"
     subprocess.run([os.environ.get("STATECACHE_TEST_CC", "cc"), "-shared", "-fPIC",
                     tmp_path / "old.c", "-o", library], check=True)
-    for path, text in ((library, "is statecache 0.0.9"),
+    (tmp_path / "other.c").write_text("int other;\n", encoding="ascii")
+    other = tmp_path / "libother.so"
+    subprocess.run([os.environ.get("STATECACHE_TEST_CC", "cc"), "-shared", "-fPIC",
+                    tmp_path / "other.c", "-o", other], check=True)
+    for path, text in ((library, "is statecache 0.0.9"), (other, "is not statecache"),
                        (tmp_path / "none.so", "cannot be loaded")):
         done = subprocess.run([os.sys.executable, "-c", "import statecache"], check=False,
                               env={**os.environ, "STATECACHE_LIBRARY": str(path)},

@@ -30,7 +30,10 @@ def _load() -> Any:
         except OSError as problem:
             problems.append(str(problem))
             continue
-        found = text_of(library.sc_version())
+        try:
+            found = text_of(library.sc_version())
+        except ffi.error as problem:
+            raise ImportError(f"{path} is not statecache: {problem}") from None
         if found != VERSION:
             raise ImportError(f"{path} is statecache {found}, this package is made for {VERSION}")
         return library
@@ -49,7 +52,7 @@ def call(name: str, *arguments: Any) -> None:
     """Calls a function that returns a status; any but SC_OK is raised with the library's text."""
     try:
         function = getattr(lib, name)
-    except AttributeError:
+    except (AttributeError, ffi.error):  # not declared, not exported
         raise Unsupported(f"{name} is not in the library that is loaded") from None
     status = function(*arguments)
     if status:
