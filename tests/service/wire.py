@@ -184,7 +184,15 @@ class Service:
         self.file.write_text(f"socket = {self.path}\n" + config.replace("@", str(self.folder)))
         self.log = self.folder / "log"
         self.program, self.words, self.popen = program, words, popen
+        self.process = None
+        atexit.register(self.end)
         self.start()
+
+    def end(self):
+        """Of a test that failed before it stopped it."""
+        if self.process and self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
 
     def start(self):
         self.log.touch()
