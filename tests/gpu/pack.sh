@@ -11,13 +11,14 @@ set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 build=$1 out=$2
 mkdir -p "$out/bin" "$out/lib"
-cp "$build"/tests/gpu/test_gpu_{once,small,conv,step,decode,move,delta,delta_bits,backend,lost} \
+rm -f "$out"/bin/test_gpu_* # of an earlier pack
+cp "$build"/tests/gpu/test_gpu_{kernels,once,backend,lost} \
     "$build"/bench/statecache-bench "$out/bin/"
-strip "$out"/bin/*
 cp -r "$root/tests/oracle/fixtures" "$out/"
 # What the programs load beyond the C library, which is the other machine's own.
 ldd "$out"/bin/* | awk '$2 == "=>" { print $3 }' | sort -u |
     grep -Ev '/(libc|libm|libdl|librt|libpthread)\.so' | xargs -r cp -Lt "$out/lib"
+strip "$out"/bin/* "$out"/lib/*
 cp "$root/bench/gpu/rivals.py" "$out/"
 cat >"$out/run.sh" <<'RUN'
 #!/bin/sh
@@ -32,8 +33,9 @@ cd "$(dirname "$0")" || exit 1
 paths=${LD_LIBRARY_PATH:-} # Python has libraries of its own
 export CK_FORK=no SC_FIXTURES=fixtures LD_LIBRARY_PATH="$PWD/lib"
 failed=0
-tests() {
-    for test in once small conv step decode move delta delta_bits backend lost; do
+tests() { # a name and, for the program of many, its argument
+    for test in once "kernels small" "kernels conv" "kernels step" "kernels decode" \
+        "kernels move" "kernels delta" "kernels delta_bits" backend lost; do
         bin/test_gpu_$test
         status=$?
         [ $status = 77 ] && exit 77
@@ -117,3 +119,7 @@ exit $failed
 RUN
 chmod +x "$out/run.sh"
 du -sh "$out"
+[[ $(du -sm "$out" | cut -f 1) -le 60 ]] || {
+    echo "pack.sh: $out has more than 60 MiB" >&2
+    exit 1
+}
