@@ -7,64 +7,12 @@
  *        k_dim = 16 nv
  *   row v    | s0[0] | s0[1] | ... | s0[nv-1] |   x alpha, . k  -> u;  + u k, . q  -> o
  *   row v+1  | s1[0] | s1[1] | ... | s1[nv-1] |
- *
- * The fast rounding to bf16 is wrong for some numbers, and their rows take the slow one. Integer
- * arithmetic: NaN, and a NaN in a row makes its o a NaN. AVX512_BF16: denormals, which it takes for
- * zero, so that a row in which nothing came out as zero had none. */
+ */
 #ifndef SC_ROWS_WIDE_H
 #define SC_ROWS_WIDE_H
 
 #include "delta/rows_plain.h"
-#include "v16.h"
-
-/* Loops over registers: an array that is indexed by a variable would lie in memory. */
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define UNROLL /* with checks in every copy, a file takes minutes to compile */
-#else
-#define UNROLL _Pragma("GCC unroll 16")
-#endif
-
-/* How far ahead of the rows in work a state is fetched, to the second level and to the first. Near
- * and far together overlap memory and arithmetic best: at 4096 alone, or further, a decode of bf16
- * states is a tenth slower. */
-enum { NV_MAX = SC_K_DIM_MAX / 16, NEAR_BYTES = 512, FAR_BYTES = 2048 };
-
-/* The slow rounding. Not inlined: where it is not taken it shall cost no register. */
-static __attribute__((noinline, cold)) void wide_narrow_all(const v16 *row, uint32_t nv,
-    uint16_t *out)
-{
-    float line[SC_K_DIM_MAX];
-    for (uint32_t i = 0; i < nv; i++) v16_store(line + 16 * i, row[i]);
-    for (uint32_t i = 0; i < nv * 16; i++) out[i] = ref_to_bf16(line[i]);
-}
-
-/* A row of 16 nv lanes becomes bf16 at `out`, as ref_to_bf16() rounds; `o` is a NaN if the row may
- * hold one. */
-SC_REF_INLINE void wide_narrow(const v16 *row, uint32_t nv, float o, uint16_t *out)
-{
-    v32h least = v32h_none();
-    UNROLL for (uint32_t i = 0; i < nv / 2; i++)
-        v32h_store(out + 32 * i, v32h_narrow(row + 2 * i, &least));
-    if (__builtin_expect(v32h_narrowed(least, o == o), 1)) return;
-    v16 copy[NV_MAX];
-    UNROLL for (uint32_t i = 0; i < nv; i++) copy[i] = row[i];
-    wide_narrow_all(copy, nv, out);
-}
-
-/* The same, back in fp32. */
-SC_REF_INLINE void wide_round(v16 *row, uint32_t nv, float o)
-{
-    v32h least = v32h_none(), half[NV_MAX / 2];
-    UNROLL for (uint32_t i = 0; i < nv / 2; i++) half[i] = v32h_narrow(row + 2 * i, &least);
-    if (__builtin_expect(!v32h_narrowed(least, o == o), 0)) {
-        v16 copy[NV_MAX];
-        uint16_t line[SC_K_DIM_MAX];
-        UNROLL for (uint32_t i = 0; i < nv; i++) copy[i] = row[i];
-        wide_narrow_all(copy, nv, line);
-        UNROLL for (uint32_t i = 0; i < nv / 2; i++) half[i] = v32h_load(line + 32 * i);
-    }
-    UNROLL for (uint32_t i = 0; i < nv / 2; i++) v32h_widen(half[i], row + 2 * i);
-}
+#include "wide_row.h"
 
 /* `rows` (1 or 2) rows from v on, by token t of x; not rounded yet. */
 SC_REF_INLINE void wide_token(v16 (*restrict s)[NV_MAX], uint32_t rows, uint32_t nv, uint32_t v,
@@ -146,35 +94,6 @@ SC_REF_INLINE void wide_steps(float *block, uint32_t rows, uint32_t k_dim, struc
 
 /* ---- one token, from a slot to a slot without a stop in between ---- */
 
-SC_REF_INLINE void wide_load(const uint8_t *at, sc_dtype dtype, uint32_t nv, v16 *row)
-{
-    if (dtype == SC_DTYPE_F32) {
-        UNROLL for (uint32_t i = 0; i < nv; i++)
-            row[i] = v16_load((const float *)(const void *)at + 16 * i);
-    } else {
-        UNROLL for (uint32_t i = 0; i < nv / 2; i++)
-            v32h_widen(v32h_load((const uint16_t *)(const void *)at + 32 * i), row + 2 * i);
-    }
-}
-
-/* `o` is what the row gave. */
-SC_REF_INLINE void wide_store(uint8_t *at, sc_dtype dtype, uint32_t nv, const v16 *row, float o)
-{
-    if (dtype == SC_DTYPE_BF16) {
-        wide_narrow(row, nv, o, (uint16_t *)(void *)at);
-        return;
-    }
-    UNROLL for (uint32_t i = 0; i < nv; i++) v16_store((float *)(void *)at + 16 * i, row[i]);
-}
-
-/* Where rows of a head begin; NULL: there is no such slot. */
-SC_REF_INLINE uint8_t *wide_at(const sc_k_slots *slots, int32_t slot, int64_t at)
-{
-    if (slot <= 0) return NULL;
-    return (uint8_t *)sc_host_ptr(ref_slot(slots, slot))
-        + at * (slots->dtype == SC_DTYPE_F32 ? 4 : 2);
-}
-
 struct wide_stream {
     const uint8_t *from; /* NULL: zeros */
     uint8_t *to[2];      /* NULL: not stored */
@@ -182,37 +101,92 @@ struct wide_stream {
     sc_dtype dtype;
 };
 
-SC_REF_INLINE void wide_stream_rows(const struct wide_stream *w, uint32_t v, uint32_t n,
-    uint32_t nv, sc_dtype dtype, struct tokens *x)
+/* Rows at a time: as many as have registers for their sums. */
+#ifdef __AVX512F__
+enum { STREAM_ROWS = 4 };
+#else
+enum { STREAM_ROWS = 2 };
+#endif
+
+/* Rows v .. v + n between their two passes. */
+struct wide_group {
+    _Alignas(64) float aged[STREAM_ROWS][NV_MAX * 16]; /* decayed */
+    float write[STREAM_ROWS];                          /* times k: what is added */
+    uint32_t v;
+};
+
+/* The first pass: decay, read, output. */
+SC_REF_INLINE void wide_stream_read(const struct wide_stream *w, struct wide_group *g, uint32_t v,
+    uint32_t n, uint32_t nv, sc_dtype dtype, struct tokens *x)
 {
     size_t row_bytes = (size_t)nv * 16 * (dtype == SC_DTYPE_F32 ? 4 : 2);
-    v16 s[2][NV_MAX];
-    if (w->from != NULL) {
-        const uint8_t *from = w->from + v * row_bytes;
-        UNROLL for (uint32_t r = 0; r < n; r++)
-            wide_load(from + r * row_bytes, dtype, nv, s[r]);
-        for (size_t line = 0; line < n * row_bytes; line += 64) {
-            __builtin_prefetch(from + FAR_BYTES + line, 0, 2);
-            __builtin_prefetch(from + NEAR_BYTES + line, 0, 3);
+    const uint8_t *from = w->from != NULL ? w->from + v * row_bytes : NULL;
+    float read[2][4];
+    v16 sums[2][4];
+    UNROLL for (uint32_t r = 0; r < 4; r++) sums[0][r] = sums[1][r] = v16_zero();
+    if (from != NULL) wide_fetch(from, n * row_bytes);
+    UNROLL for (uint32_t i = 0; i < nv; i += 2) {
+        v16 s[STREAM_ROWS][2];
+        UNROLL for (uint32_t r = 0; r < n; r++) {
+            if (from != NULL)
+                wide_load(from + r * row_bytes + i * (row_bytes / nv), dtype, 2, s[r]);
+            else
+                s[r][0] = s[r][1] = v16_zero();
         }
-    } else {
-        UNROLL for (uint32_t r = 0; r < n; r++)
-            UNROLL for (uint32_t i = 0; i < nv; i++) s[r][i] = v16_zero();
+        UNROLL for (uint32_t l = 0; l < 2; l++) {
+            v16 a = v16_load(x->alpha + 16 * (i + l)), key = v16_load(x->k + 16 * (i + l));
+            v16 query = v16_load(x->q + 16 * (i + l));
+            UNROLL for (uint32_t r = 0; r < n; r++) {
+                v16 old = v16_mul(s[r][l], a);
+                v16_store(g->aged[r] + 16 * (i + l), old);
+                sums[0][r] = v16_add(sums[0][r], v16_mul(old, key));
+                sums[1][r] = v16_add(sums[1][r], v16_mul(old, query));
+            }
+        }
     }
-    wide_token(s, n, nv, v, w->rows, x, 0);
-    for (uint32_t j = 0; j < 2; j++) {
-        if (w->to[j] == NULL) continue;
-        UNROLL for (uint32_t r = 0; r < n; r++)
-            wide_store(w->to[j] + (v + r) * row_bytes, dtype, nv, s[r], x->o[v + r]);
+    v16_sums(sums[0], read[0]);
+    v16_sums(sums[1], read[1]);
+    g->v = v;
+    UNROLL for (uint32_t r = 0; r < n; r++) {
+        g->write[r] = x->beta[0] * (x->v[v + r] - read[0][r]);
+        x->o[v + r] = read[1][r] + g->write[r] * x->kq[0];
     }
 }
 
+/* The second. */
+SC_REF_INLINE void wide_stream_write(const struct wide_stream *w, const struct wide_group *g,
+    uint32_t n, uint32_t nv, sc_dtype dtype, const struct tokens *x)
+{
+    size_t row_bytes = (size_t)nv * 16 * (dtype == SC_DTYPE_F32 ? 4 : 2);
+    UNROLL for (uint32_t r = 0; r < n; r++) {
+        v16 s[NV_MAX], u = v16_set(g->write[r]);
+        UNROLL for (uint32_t i = 0; i < nv; i++)
+            s[i] = v16_add(v16_load(g->aged[r] + 16 * i), v16_mul(u, v16_load(x->k + 16 * i)));
+        UNROLL for (uint32_t j = 0; j < 2; j++)
+            if (w->to[j] != NULL)
+                wide_store(w->to[j] + (g->v + r) * row_bytes, dtype, nv, s, x->o[g->v + r]);
+    }
+}
+
+/* A group is read before the one in front of it is written: what it reads fills the time that the
+ * other's sums take. */
 SC_REF_INLINE void wide_stream_all(const struct wide_stream *w, uint32_t nv, sc_dtype dtype,
     struct tokens *x)
 {
-    uint32_t v = 0;
-    for (; v + 2 <= w->rows; v += 2) wide_stream_rows(w, v, 2, nv, dtype, x);
-    if (v < w->rows) wide_stream_rows(w, v, 1, nv, dtype, x);
+    struct wide_group group[2];
+    uint32_t rows = w->rows, v = 0, at = 0;
+    if (rows >= STREAM_ROWS) {
+        wide_stream_read(w, &group[0], 0, STREAM_ROWS, nv, dtype, x);
+        for (v = STREAM_ROWS; v + STREAM_ROWS <= rows; v += STREAM_ROWS, at = 1 - at) {
+            wide_stream_read(w, &group[1 - at], v, STREAM_ROWS, nv, dtype, x);
+            wide_stream_write(w, &group[at], STREAM_ROWS, nv, dtype, x);
+        }
+        wide_stream_write(w, &group[at], STREAM_ROWS, nv, dtype, x);
+    }
+    for (uint32_t left = rows % STREAM_ROWS; left > 0; left--, v++) {
+        wide_stream_read(w, &group[0], v, 1, nv, dtype, x);
+        wide_stream_write(w, &group[0], 1, nv, dtype, x);
+    }
 }
 
 /* One prepared token (x->count == 1), for a k_dim that wide_knows(). */

@@ -56,14 +56,6 @@ SC_REF_INLINE void read_plain(float *restrict read, float *restrict out, const u
 }
 
 #ifdef __AVX2__
-SC_REF_INLINE void wide_ahead(const uint8_t *at, size_t bytes)
-{
-    for (size_t line = 0; line < bytes; line += 64) {
-        __builtin_prefetch(at + FAR_BYTES + line, 0, 2);
-        __builtin_prefetch(at + NEAR_BYTES + line, 0, 3);
-    }
-}
-
 /* Two rows at a time: the bits of ref_dot(). */
 SC_REF_INLINE void read_wide(float *restrict read, float *restrict out, const uint8_t *from,
     uint32_t rows, uint32_t nv, sc_dtype dtype, const float *wk, const float *wq)
@@ -75,7 +67,7 @@ SC_REF_INLINE void read_wide(float *restrict read, float *restrict out, const ui
         v16 sums[4] = {v16_zero(), v16_zero(), v16_zero(), v16_zero()};
         float dots[4];
         v16 s[2][NV_MAX];
-        wide_ahead(at, 2 * row_bytes);
+        wide_fetch(at, 2 * row_bytes);
         UNROLL for (uint32_t j = 0; j < 2; j++) wide_load(at + j * row_bytes, dtype, nv, s[j]);
         UNROLL for (uint32_t i = 0; i < nv; i++) {
             v16 key = v16_load(wk + 16 * i), query = v16_load(wq + 16 * i);
@@ -250,7 +242,7 @@ SC_REF_INLINE void replay_rows(const struct wide_stream *w, uint32_t v, uint32_t
     size_t row_bytes = (size_t)nv * 16 * (dtype == SC_DTYPE_F32 ? 4 : 2);
     v16 s[2][NV_MAX];
     if (w->from != NULL) {
-        wide_ahead(w->from + v * row_bytes, n * row_bytes);
+        wide_fetch(w->from + v * row_bytes, n * row_bytes);
         UNROLL for (uint32_t r = 0; r < n; r++)
             wide_load(w->from + (v + r) * row_bytes, dtype, nv, s[r]);
     } else {

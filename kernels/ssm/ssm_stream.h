@@ -10,8 +10,8 @@
 #ifndef SC_SSM_STREAM_H
 #define SC_SSM_STREAM_H
 
-#include "delta/rows_wide.h" /* rows from memory to registers and back */
 #include "ssm/ssm_step.h"
+#include "wide_row.h"
 
 /* Rows at a time, and how far ahead of them a state is fetched. */
 #ifdef __AVX512F__

@@ -1,0 +1,94 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A row of a state in registers, 16 nv lanes: from memory and back, fp32 or bf16.
+ *
+ * The fast rounding to bf16 is wrong for some numbers, and their rows take the slow one. Integer
+ * arithmetic: NaN, and a NaN in a row makes its o a NaN. AVX512_BF16: denormals, which it takes for
+ * zero, so that a row in which nothing came out as zero had none. */
+#ifndef SC_WIDE_ROW_H
+#define SC_WIDE_ROW_H
+
+#include "v16.h"
+
+/* Loops over registers: an array that is indexed by a variable would lie in memory. */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define UNROLL /* with checks in every copy, a file takes minutes to compile */
+#else
+#define UNROLL _Pragma("GCC unroll 16")
+#endif
+
+/* How far ahead of the rows in work a state is fetched. */
+enum { NV_MAX = SC_K_DIM_MAX / 16, AHEAD_BYTES = 4096 };
+
+/* The slow rounding. Not inlined: where it is not taken it shall cost no register. */
+static __attribute__((noinline, cold)) void wide_narrow_all(const v16 *row, uint32_t nv,
+    uint16_t *out)
+{
+    float line[SC_K_DIM_MAX];
+    for (uint32_t i = 0; i < nv; i++) v16_store(line + 16 * i, row[i]);
+    for (uint32_t i = 0; i < nv * 16; i++) out[i] = ref_to_bf16(line[i]);
+}
+
+/* A row of 16 nv lanes becomes bf16 at `out`, as ref_to_bf16() rounds; `o` is a NaN if the row may
+ * hold one. */
+SC_REF_INLINE void wide_narrow(const v16 *row, uint32_t nv, float o, uint16_t *out)
+{
+    v32h least = v32h_none();
+    UNROLL for (uint32_t i = 0; i < nv / 2; i++)
+        v32h_store(out + 32 * i, v32h_narrow(row + 2 * i, &least));
+    if (__builtin_expect(v32h_narrowed(least, o == o), 1)) return;
+    v16 copy[NV_MAX];
+    UNROLL for (uint32_t i = 0; i < nv; i++) copy[i] = row[i];
+    wide_narrow_all(copy, nv, out);
+}
+
+/* The same, back in fp32. */
+SC_REF_INLINE void wide_round(v16 *row, uint32_t nv, float o)
+{
+    v32h least = v32h_none(), half[NV_MAX / 2];
+    UNROLL for (uint32_t i = 0; i < nv / 2; i++) half[i] = v32h_narrow(row + 2 * i, &least);
+    if (__builtin_expect(!v32h_narrowed(least, o == o), 0)) {
+        v16 copy[NV_MAX];
+        uint16_t line[SC_K_DIM_MAX];
+        UNROLL for (uint32_t i = 0; i < nv; i++) copy[i] = row[i];
+        wide_narrow_all(copy, nv, line);
+        UNROLL for (uint32_t i = 0; i < nv / 2; i++) half[i] = v32h_load(line + 32 * i);
+    }
+    UNROLL for (uint32_t i = 0; i < nv / 2; i++) v32h_widen(half[i], row + 2 * i);
+}
+
+SC_REF_INLINE void wide_load(const uint8_t *at, sc_dtype dtype, uint32_t nv, v16 *row)
+{
+    if (dtype == SC_DTYPE_F32) {
+        UNROLL for (uint32_t i = 0; i < nv; i++)
+            row[i] = v16_load((const float *)(const void *)at + 16 * i);
+    } else {
+        UNROLL for (uint32_t i = 0; i < nv / 2; i++)
+            v32h_widen(v32h_load((const uint16_t *)(const void *)at + 32 * i), row + 2 * i);
+    }
+}
+
+/* `o` is what the row gave. */
+SC_REF_INLINE void wide_store(uint8_t *at, sc_dtype dtype, uint32_t nv, const v16 *row, float o)
+{
+    if (dtype == SC_DTYPE_BF16) {
+        wide_narrow(row, nv, o, (uint16_t *)(void *)at);
+        return;
+    }
+    UNROLL for (uint32_t i = 0; i < nv; i++) v16_store((float *)(void *)at + 16 * i, row[i]);
+}
+
+/* Where rows of a head begin; NULL: there is no such slot. */
+SC_REF_INLINE uint8_t *wide_at(const sc_k_slots *slots, int32_t slot, int64_t at)
+{
+    if (slot <= 0) return NULL;
+    return (uint8_t *)sc_host_ptr(ref_slot(slots, slot))
+        + at * (slots->dtype == SC_DTYPE_F32 ? 4 : 2);
+}
+
+SC_REF_INLINE void wide_fetch(const uint8_t *from, size_t bytes)
+{
+    for (size_t line = 0; line < bytes; line += 64)
+        __builtin_prefetch(from + AHEAD_BYTES + line, 0, 3);
+}
+
+#endif
