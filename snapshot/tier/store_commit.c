@@ -23,13 +23,36 @@ static sc_status sync_file(struct sc_store *store, uint64_t *done, uint32_t file
     sc_mutex_lock(&store->lock);
     int fd = store->files[file].fd;
     sc_mutex_unlock(&store->lock);
-    SC_TRY(tier_io_sync(&store->io, fd));
+    sc_status status = tier_io_sync(&store->io, fd);
+    if (status != SC_OK) {
+        sc_mutex_lock(&store->lock);
+        store->failed_syncs++;
+        sc_mutex_unlock(&store->lock);
+        return status;
+    }
     done[file / 64] |= UINT64_C(1) << (file % 64);
     return SC_OK;
 }
 
+/* Whether a sync has failed since it was written: one that is repeated would not tell of it. */
+static bool is_lost(struct sc_store *store, const struct sc_store_put *put)
+{
+    bool lost = false;
+    sc_mutex_lock(&store->lock);
+    for (uint32_t s = 0; s < put->record.shard_count; s++) {
+        lost |= put->shards[s].failed_syncs != store->failed_syncs;
+    }
+    sc_mutex_unlock(&store->lock);
+    return lost;
+}
+
 static sc_status sync_files(struct sc_store *store, struct sc_store_put **puts, uint32_t count)
 {
+    for (uint32_t i = 0; i < count; i++) {
+        if (is_lost(store, puts[i])) {
+            return SC_FAIL(SC_ERR_IO, "not stored: a sync has failed since it was written");
+        }
+    }
     sc_mutex_lock(&store->lock);
     size_t words = store->file_count / 64 + 1;
     sc_mutex_unlock(&store->lock);

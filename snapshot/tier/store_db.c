@@ -349,9 +349,8 @@ static sc_status with_tables(struct sc_store *store,
  * under another name, which is changed when they are on disk. */
 static sc_status make_metadata(struct sc_store *store, const char *path)
 {
-    char made[4200], parent[4200];
+    char made[4200];
     (void)snprintf(made, sizeof made, "%s/new.mdb", store->folder);
-    (void)snprintf(parent, sizeof parent, "%s/..", store->folder);
     (void)unlink(made);
     sc_status status = env_open(store, made, MDB_NOSUBDIR | MDB_NOLOCK);
     if (status == SC_OK) status = with_tables(store, write_format);
@@ -361,20 +360,24 @@ static sc_status make_metadata(struct sc_store *store, const char *path)
         if (code == 0 && rename(made, path) != 0) code = errno;
         if (code) status = tier_io_fail(code, "naming the metadata");
     }
-    if (status == SC_OK) status = tier_io_sync_folder(&store->io, store->folder);
-    if (status == SC_OK) status = tier_io_sync_folder(&store->io, parent);
     if (status != SC_OK) (void)unlink(made);
     return status;
 }
 
 static sc_status find_metadata(struct sc_store *store, const char *path)
 {
-    if (access(path, F_OK) == 0) return SC_OK;
-    if (has_extents(store)) {
+    char parent[4200];
+    bool there = access(path, F_OK) == 0, extents = has_extents(store);
+    if (!there && extents) {
         return SC_FAIL(SC_ERR_CORRUPT, "%.100s: extent files, but no metadata: remove them to "
             "start anew", store->folder);
     }
-    return make_metadata(store, path);
+    if (!there) SC_TRY(make_metadata(store, path));
+    if (extents) return SC_OK;
+    /* Who made it may have ended before its name was on disk. */
+    (void)snprintf(parent, sizeof parent, "%s/..", store->folder);
+    SC_TRY(tier_io_sync_folder(&store->io, store->folder));
+    return tier_io_sync_folder(&store->io, parent);
 }
 
 sc_status db_open(struct sc_store *store)

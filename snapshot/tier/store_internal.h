@@ -24,6 +24,9 @@
  * (5) child_count counts committed children and pending puts, so that a parent outlives both.
  * (6) Free blocks are not on disk: open makes the map from the nodes. So nothing leaks in a crash.
  *
+ * (7) After a sync has failed it is not known what of the payloads written before it is on disk,
+ *     and the next sync says nothing about them: none of them is committed any more.
+ *
  * Locking: `write_lock` (one writer of LMDB, may wait for the disk), then `read_lock` (shared by
  * transactions that read), then `lock` (entries, blocks,
  * order, counters; never held over a call to the system, but sc_heap). Readers pin under `lock`
@@ -138,6 +141,7 @@ struct space_file {
 struct pending_shard {
     struct node_shard head;
     struct node_extent extents[SC_STORE_EXTENTS_MAX];
+    uint64_t failed_syncs; /* of the store, before it was written: see (7) */
     bool done;
 };
 
@@ -194,6 +198,7 @@ struct sc_store {
     struct sc_store_put *puts;
     struct commit_wait *commits, **commits_end;
     uint64_t tick, written_bytes, day, day_bytes;
+    uint64_t failed_syncs;     /* syncs of extent files that failed: (7) */
     uint32_t grow_wait;        /* tries until a full disk is asked again */
     struct sc_store_stats stats;
 };

@@ -368,11 +368,12 @@ static void give_back(struct sc_store *store, struct pending_shard *shard)
     shard->head.extent_count = 0;
 }
 
-static sc_status write_shard(struct sc_store *store, const struct pending_shard *shard,
+static sc_status write_shard(struct sc_store *store, struct pending_shard *shard,
     const void *payload, uint64_t bytes, struct sc_store_hash *check_out)
 {
     struct tier_seg segs[SC_STORE_EXTENTS_MAX];
     sc_mutex_lock(&store->lock);
+    shard->failed_syncs = store->failed_syncs;
     for (uint32_t i = 0; i < shard->head.extent_count; i++) {
         struct node_extent extent = shard->extents[i];
         segs[i] = (struct tier_seg){store->files[extent.file].fd,

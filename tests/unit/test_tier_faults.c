@@ -208,6 +208,60 @@ START_TEST(report_99__a_failed_store_is_no_record)
 }
 END_TEST
 
+/* A store's name is on disk before anything is stored in it, also when who made it has not come as
+ * far as that. 0: the folder's own entries; 1: its entry in the folder above. */
+START_TEST(open__the_name_of_a_new_store_is_synced_by_who_opens_it)
+{
+    struct tier_fail fail;
+    struct sc_store *store = NULL;
+    struct sc_store_options options = tier_options(folder);
+    tier_fail_init(&fail);
+    options.faults = &fail.faults;
+    for (uint32_t i = 0; i < 3; i++) {
+        tier_fail_arm(&fail, "fsync folder", 1 + (uint32_t)_i, EIO);
+        ck_assert_int_eq(sc_store_open(&options, &store), SC_ERR_IO);
+        ck_assert(tier_fail_disarm(&fail));
+    }
+    store = tier_open(&options);
+    ck_assert_int_eq(tier_put(store, 1, 20, 0, BYTES), SC_OK);
+    sc_store_close(store);
+}
+END_TEST
+
+/* What was written before a sync that failed is not stored, committed together or later: the next
+ * sync would succeed and say nothing about it. */
+START_TEST(commit__a_failed_sync_is_not_made_good_by_the_next)
+{
+    struct tier_fail fail;
+    struct sc_store_options options = tier_options(folder);
+    struct sc_store_put *puts[RECORDS] = {NULL};
+    sc_status each[RECORDS];
+    static uint8_t payload[BYTES];
+    tier_fail_init(&fail);
+    options.faults = &fail.faults;
+    struct sc_store *store = tier_open(&options);
+    for (uint32_t i = 0; i < RECORDS; i++) {
+        struct tier_key key;
+        tier_key_init(&key, i, 20);
+        struct sc_store_record record = tier_record(&key);
+        struct sc_store_payload what = {payload, BYTES, 0, BYTES, 1, 0};
+        ck_assert_int_eq(sc_store_begin(store, &record, false, &puts[i]), SC_OK);
+        ck_assert_int_eq(sc_store_shard(store, puts[i], 0, &what, 0), SC_OK);
+    }
+    tier_fail_arm(&fail, "fdatasync", 1, EIO);
+    ck_assert_int_eq(sc_store_commit(store, puts, 2, 0, each), SC_OK);
+    ck_assert(tier_fail_disarm(&fail));
+    ck_assert_int_eq(sc_store_commit(store, puts + 2, RECORDS - 2, 0, each + 2), SC_OK);
+    for (uint32_t i = 0; i < RECORDS; i++) ck_assert_int_eq(each[i], SC_ERR_IO);
+    ck_assert_uint_eq(tier_stats(store).used_bytes + tier_stats(store).pending_bytes, 0);
+    for (uint32_t i = 0; i < RECORDS; i++) {
+        ck_assert_int_eq(tier_put(store, i, 20, 0, BYTES), SC_OK);
+    }
+    ck_assert_uint_eq(tier_verify(store), RECORDS);
+    sc_store_close(store);
+}
+END_TEST
+
 /* Report 102: one write in ten fails; the free space at the end is that of the beginning. */
 START_TEST(report_102__failed_writes_give_their_blocks_back)
 {
@@ -300,7 +354,9 @@ TIER_MAIN("tier/faults", 300,
     {faults__every_call_failing_once, CODES},
     {faults__every_call_of_the_ring_failing_once, CODES},
     {faults__every_allocation_failing_once, 2},
+    {open__the_name_of_a_new_store_is_synced_by_who_opens_it, 2},
     {report_99__a_failed_store_is_no_record, 0},
+    {commit__a_failed_sync_is_not_made_good_by_the_next, 0},
     {report_102__failed_writes_give_their_blocks_back, 2},
     {payload__chunks_that_end_in_any_order_are_checked_in_theirs, 0},
     {read__an_error_of_the_disk_is_a_miss, 2})
