@@ -77,6 +77,7 @@ struct tier_record {
     uint64_t bytes[TIER_END];
     uint64_t host_copy;        /* its name there */
     uint32_t disk_id;
+    uint64_t disk_tick;        /* its name there, with disk_id */
     uint32_t uses, kind;
     uint64_t used;             /* tick of its last use */
     double value;              /* its place in the order of copies */

@@ -142,6 +142,7 @@ static sc_status load_record(struct load *load, const struct sc_tier_loaded *edg
     }
     record->copies = 1u << SC_TIER_DISK;
     record->disk_id = edge->disk_id;
+    record->disk_tick = edge->disk_tick;
     record->kind = edge->kind;
     record->value = edge->value;
     record->bytes[SC_TIER_DISK] = edge->bytes;

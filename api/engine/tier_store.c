@@ -247,7 +247,8 @@ static void take_back(struct tier *tier, const struct transfer *transfer)
     if (job->tier == SC_TIER_HOST) {
         tier->table->drop_host(tier->tiers, job->copy);
     } else {
-        tier->table->drop_disk(tier->tiers, job->disk_id, job->token_count);
+        tier->table->drop_disk(tier->tiers, job->disk_id, job->disk_tick,
+            job->token_count);
     }
 }
 
@@ -278,7 +279,10 @@ void sc_tier_store_end(sc_cache *cache, struct transfer *transfer, sc_status sta
         record->failed = 0;
         record->writing = (uint8_t)(record->writing & ~(1u << which));
         record->copies = (uint8_t)(record->copies | 1u << which);
-        if (which == SC_TIER_DISK) record->disk_id = transfer->job.disk_id;
+        if (which == SC_TIER_DISK) {
+            record->disk_id = transfer->job.disk_id;
+            record->disk_tick = transfer->job.disk_tick;
+        }
         if (!spilled) record->suspect = 0; /* of copies that are gone */
         cache->stats.tier_stored[which]++;
     } else {

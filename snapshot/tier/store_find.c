@@ -251,7 +251,7 @@ void store_info_of(const struct node_view *view, uint32_t id, struct sc_store_in
         .numerics = head->numerics, .kind = head->kind, .shard_count = head->shard_count,
         .history_count = head->history_count, .mark_count = head->mark_count,
         .payload_bytes = node_payload_bytes(view), .disk_bytes = blocks * TIER_BLOCK,
-        .value = head->value, .stored_ns = head->stored_ns,
+        .value = head->value, .stored_ns = head->stored_ns, .tick = head->tick,
         .has_record = (head->flags & NODE_RECORD) != 0};
 }
 

@@ -294,6 +294,9 @@ void store_file_path(const struct sc_store *store, uint32_t file, char *out, siz
  * caller holds write_lock and has marked nothing. */
 sc_status store_remove(struct sc_store *store, const uint32_t *ids, uint32_t count,
     uint64_t *freed_blocks_out);
+/* A record that was dropped while it was pinned goes; if that fails it is the next to be
+ * evicted. */
+void store_drop_unpinned(struct sc_store *store, uint32_t id);
 /* Makes room: up to EVICT_MAX records of at most `value_max`. `*freed_out` 0: none could go. */
 sc_status store_evict_some(struct sc_store *store, uint64_t blocks, double value_max,
     uint64_t *freed_out);

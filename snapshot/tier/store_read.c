@@ -29,13 +29,16 @@ static bool pin(struct sc_store *store, uint32_t id)
     return live;
 }
 
-static void unpin(struct sc_store *store, uint32_t id)
+/* Whether it was dropped meanwhile, and can go now. */
+static bool unpin(struct sc_store *store, uint32_t id)
 {
     sc_mutex_lock(&store->lock);
     SC_ASSERT(store->entries[id].pins > 0);
     store->entries[id].pins--;
     order_update(store, id);
+    bool goes = store->entries[id].dropped && store->entries[id].pins == 0;
     sc_mutex_unlock(&store->lock);
+    return goes;
 }
 
 static sc_status reader_create(struct sc_store *store, uint32_t id, const struct node_view *view,
@@ -141,7 +144,7 @@ sc_status sc_store_reader_open(struct sc_store *store, const struct sc_store_key
     if (reason == SC_STORE_HIT && !pin(store, id)) reason = SC_STORE_ABSENT;
     if (reason == SC_STORE_HIT) {
         sc_status status = find_pinned(store, key, want, id, &reason, &reader);
-        if (!reader) unpin(store, id);
+        if (!reader) (void)unpin(store, id);
         SC_TRY(status);
     }
     sc_mutex_lock(&store->lock);
@@ -171,7 +174,7 @@ sc_status sc_store_reader_open_id(struct sc_store *store, uint32_t id,
         db_end_read(store, txn);
     }
     if (status != SC_OK) {
-        unpin(store, id);
+        (void)unpin(store, id);
         return status;
     }
     *reader_out = reader;
@@ -340,6 +343,8 @@ sc_status sc_store_read(struct sc_store_reader *reader, uint32_t shard, void *pa
 void sc_store_reader_close(struct sc_store_reader *reader)
 {
     if (!reader) return;
-    if (store_enter(reader->store) == SC_OK) unpin(reader->store, reader->id);
+    if (store_enter(reader->store) == SC_OK && unpin(reader->store, reader->id)) {
+        store_drop_unpinned(reader->store, reader->id);
+    }
     reader_destroy(reader);
 }

@@ -229,11 +229,10 @@ sc_status sc_store_evict(struct sc_store *store, uint64_t bytes, uint64_t *freed
     return status;
 }
 
-sc_status sc_store_drop(struct sc_store *store, uint32_t id)
+/* The caller holds write_lock. */
+static sc_status drop(struct sc_store *store, uint32_t id)
 {
     uint64_t freed = 0;
-    SC_TRY(store_enter(store));
-    sc_mutex_lock(&store->write_lock);
     sc_mutex_lock(&store->lock);
     bool live = id < store->entry_count && store->entries[id].state == ENTRY_LIVE &&
         !store->entries[id].dropped;
@@ -242,9 +241,48 @@ sc_status sc_store_drop(struct sc_store *store, uint32_t id)
     if (live) store->entries[id].dropped = pinned;
     if (live) order_update(store, id);
     sc_mutex_unlock(&store->lock);
-    sc_status status = SC_OK;
-    if (!live) status = SC_FAIL(SC_ERR_NOT_FOUND, "there is no record %u", id);
-    if (live && !pinned) status = store_remove(store, &id, 1, &freed);
+    if (!live) return SC_FAIL(SC_ERR_NOT_FOUND, "there is no record %u", id);
+    return pinned ? SC_OK : store_remove(store, &id, 1, &freed);
+}
+
+sc_status sc_store_drop(struct sc_store *store, uint32_t id)
+{
+    SC_TRY(store_enter(store));
+    sc_mutex_lock(&store->write_lock);
+    sc_status status = drop(store, id);
     sc_mutex_unlock(&store->write_lock);
     return status;
+}
+
+/* The caller holds write_lock, so that the id stays what it is. */
+static sc_status check_tick(struct sc_store *store, uint32_t id, uint64_t tick)
+{
+    MDB_txn *txn = NULL;
+    struct node_view view;
+    SC_TRY(db_begin_read(store, &txn));
+    sc_status status = db_node(store, txn, id, &view);
+    bool other = status == SC_ERR_NOT_FOUND || (status == SC_OK && view.head.tick != tick);
+    db_end_read(store, txn);
+    return other ? SC_FAIL(SC_ERR_NOT_FOUND, "record %u is gone", id) : status;
+}
+
+sc_status sc_store_drop_exactly(struct sc_store *store, uint32_t id, uint64_t tick)
+{
+    SC_TRY(store_enter(store));
+    sc_mutex_lock(&store->write_lock);
+    sc_status status = check_tick(store, id, tick);
+    if (status == SC_OK) status = drop(store, id);
+    sc_mutex_unlock(&store->write_lock);
+    return status;
+}
+
+void store_drop_unpinned(struct sc_store *store, uint32_t id)
+{
+    uint64_t freed = 0;
+    sc_mutex_lock(&store->write_lock);
+    sc_mutex_lock(&store->lock);
+    bool dropped = store->entries[id].dropped; /* else another has the id by now */
+    sc_mutex_unlock(&store->lock);
+    if (dropped) (void)store_remove(store, &id, 1, &freed);
+    sc_mutex_unlock(&store->write_lock);
 }

@@ -354,12 +354,14 @@ static struct sc_tier_job *tiers_take(sc_tiers *base)
 }
 
 /* Without memory for its turn a copy stays: it is found useless, or driven out, later. */
-static void tiers_drop(struct tiers *tiers, uint64_t copy, uint32_t disk_id, uint32_t token_count)
+static void tiers_drop_disk(sc_tiers *base, uint32_t disk_id, uint64_t disk_tick,
+    uint32_t token_count)
 {
+    struct tiers *tiers = (struct tiers *)(void *)base;
     struct drop *drop = sc_heap_calloc(&tiers->heap, 1, sizeof *drop);
     if (!drop) return;
-    drop->copy = copy;
     drop->disk_id = disk_id;
+    drop->disk_tick = disk_tick;
     drop->token_count = token_count;
     sc_mutex_lock(&tiers->lock);
     sc_tiers_push(&tiers->queues[QUEUE_WRITES], &drop->job);
@@ -371,11 +373,6 @@ static void tiers_drop_host(sc_tiers *base, uint64_t copy)
 {
     struct tiers *tiers = (struct tiers *)(void *)base;
     if (tiers->host) (void)sc_host_store_drop(tiers->host, copy);
-}
-
-static void tiers_drop_disk(sc_tiers *base, uint32_t disk_id, uint32_t token_count)
-{
-    tiers_drop((struct tiers *)(void *)base, 0, disk_id, token_count);
 }
 
 bool sc_tiers_move(struct tiers *tiers, struct sc_tier_job *job, bool write, const int32_t *ids,

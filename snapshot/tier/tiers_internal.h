@@ -52,7 +52,7 @@ struct queue {
 /* Drops wait their turn among the writes: each is a small job of its own. */
 struct drop {
     struct sc_tier_job job; /* op 0 */
-    uint64_t copy;
+    uint64_t disk_tick;
     uint32_t disk_id, token_count;
 };
 

@@ -113,7 +113,8 @@ static bool is_agreed(const struct tiers *tiers, const sc_stored *name)
 static void loaded_fill(const struct sc_store_edge *edge, struct sc_tier_loaded *out)
 {
     const struct sc_store_info *info = &edge->info;
-    *out = (struct sc_tier_loaded){.disk_id = info->id, .parent_disk_id = info->parent,
+    *out = (struct sc_tier_loaded){.disk_id = info->id, .disk_tick = info->tick,
+        .parent_disk_id = info->parent,
         .has_record = info->has_record, .adapter_id = edge->adapter_id,
         .adapter_generation = edge->adapter_generation, .parent_len = info->parent_len,
         .token_count = info->token_count, .tokens = edge->tokens, .marks = edge->marks,

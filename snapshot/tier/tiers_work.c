@@ -118,6 +118,7 @@ static sc_status disk_find(struct tiers *tiers, struct sc_tier_job *job)
         return SC_FAIL(SC_ERR_IO, "stored, but not found: %s", sc_store_reason_text(reason));
     }
     job->disk_id = info.id;
+    job->disk_tick = info.tick;
     return SC_OK;
 }
 
@@ -140,6 +141,10 @@ static sc_status disk_write(
         return check_there(tiers, job, job->disk_id);
     }
     status = sc_store_shard(tiers->disk, put, 0, payload, job->now_ns);
+    /* What waits for its commit cannot make room yet. */
+    if (status == SC_ERR_LIMIT && sc_tiers_settle(tiers)) {
+        status = sc_store_shard(tiers->disk, put, 0, payload, job->now_ns);
+    }
     if (status == SC_OK) {
         job->put = put;
     } else {
@@ -184,16 +189,9 @@ void sc_tiers_commit(struct tiers *tiers, struct sc_tier_job *jobs)
 
 void sc_tiers_drop(struct tiers *tiers, const struct drop *drop)
 {
-    struct sc_store_reader *reader = NULL;
-    struct sc_store_info info;
-    if (!tiers->disk || sc_store_reader_open_id(tiers->disk, drop->disk_id, &reader) != SC_OK) {
-        return;
-    }
-    sc_store_reader_info(reader, &info); /* its number may be another's by now */
-    sc_store_reader_close(reader);
-    if (info.token_count != drop->token_count) return;
+    if (!tiers->disk) return;
     if (sc_tiers_awaited(tiers, drop->token_count)) (void)sc_tiers_settle(tiers);
-    (void)sc_store_drop(tiers->disk, drop->disk_id);
+    (void)sc_store_drop_exactly(tiers->disk, drop->disk_id, drop->disk_tick);
 }
 
 /* ---- store ---- */

@@ -206,34 +206,12 @@ START_TEST(tiers__a_failed_store_is_no_copy)
 }
 END_TEST
 
-/* Every payload on disk has a flipped bit. */
-static void damage(void)
-{
-    DIR *folder = opendir(t.folder);
-    ck_assert_ptr_nonnull(folder);
-    for (struct dirent *entry; (entry = readdir(folder));) {
-        char name[600];
-        if (!strstr(entry->d_name, "extent")) continue;
-        (void)snprintf(name, sizeof name, "%s/%s", t.folder, entry->d_name);
-        int fd = open(name, O_RDWR);
-        ck_assert_int_ge(fd, 0);
-        for (off_t at = 100; at < 256 * 4096; at += 4096) {
-            uint8_t byte = 0;
-            if (pread(fd, &byte, 1, at) != 1) break;
-            byte ^= 4;
-            ck_assert_int_eq(pwrite(fd, &byte, 1, at), 1);
-        }
-        (void)close(fd);
-    }
-    (void)closedir(folder);
-}
-
 START_TEST(tiers__a_damaged_record_is_a_miss_and_forgotten)
 {
     case_open(16, 0, 64, SC_TIER_WRITE_THROUGH);
     (void)tiered_serve(&t, prompt(0), N);
     tiered_stop(&t);
-    damage();
+    tiered_damage(&t);
     tiered_start(&t, &options);
     ck_assert_uint_eq(rig_stats(t.rig).tier_loaded, 1); /* payload is checked when it is read */
     struct req req;

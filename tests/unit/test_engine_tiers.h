@@ -142,6 +142,12 @@ static inline uint32_t tiered_poll(struct tiered *t, sc_done *done, uint32_t cap
     return count;
 }
 
+/* Tiers without threads: one job; false: there is none. */
+static inline bool tiered_step(struct tiered *t)
+{
+    return sc_tiers_step(t->tiers, false) || sc_tiers_step(t->tiers, true);
+}
+
 /* Until every transfer has ended and is applied. Returns how many failed. */
 static inline uint32_t tiered_settle(struct tiered *t)
 {
@@ -149,6 +155,7 @@ static inline uint32_t tiered_settle(struct tiered *t)
     while (rig_stats(t->rig).transfers_alive > 0) {
         sc_done done[16];
         while (tiered_move(t)) continue;
+        while (t->hooks.manual && tiered_step(t)) continue;
         uint32_t count = tiered_poll(t, done, 16);
         for (uint32_t i = 0; i < count; i++) failed += done[i].status != SC_OK;
         rig_ok(sc_cache_apply(t->rig->cache, done, count, t->rig->now_ns));
@@ -263,6 +270,28 @@ static inline void tiered_deinit(struct tiered *t)
 {
     tiered_stop(t);
     tiered_free(t);
+}
+
+/* Every payload on disk has a flipped bit. */
+static inline void tiered_damage(const struct tiered *t)
+{
+    DIR *folder = opendir(t->folder);
+    ck_assert_ptr_nonnull(folder);
+    for (struct dirent *entry; (entry = readdir(folder));) {
+        char name[600];
+        if (!strstr(entry->d_name, "extent")) continue;
+        (void)snprintf(name, sizeof name, "%s/%s", t->folder, entry->d_name);
+        int fd = open(name, O_RDWR);
+        ck_assert_int_ge(fd, 0);
+        for (off_t at = 100; at < 256 * 4096; at += 4096) {
+            uint8_t byte = 0;
+            if (pread(fd, &byte, 1, at) != 1) break;
+            byte ^= 4;
+            ck_assert_int_eq(pwrite(fd, &byte, 1, at), 1);
+        }
+        (void)close(fd);
+    }
+    (void)closedir(folder);
 }
 
 /* ---- requests ---- */

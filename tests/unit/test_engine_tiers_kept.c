@@ -193,6 +193,72 @@ START_TEST(tiers__a_drop_comes_after_the_stores_before_it)
 }
 END_TEST
 
+/* A disk with room for a few records, in one file, that is full then: the store evicts by itself,
+ * and the cache does not know. Returns how many records it holds; the first is that of prompt 0. */
+static uint32_t full_disk(void)
+{
+    case_of(16);
+    options.cache.policy = "lru";
+    options.slots = 64;
+    tiered_prepare(&t, &options, 0, 400, SC_TIER_WRITE_THROUGH);
+    t.options.file_bytes = tiered_bytes(&t, 8, 8);
+    t.hooks.manual = true;
+    tiered_start(&t, &options);
+    (void)tiered_serve(&t, prompt(0), N);
+    tier_fail_arm(&t.fail, "fallocate", 1, ENOSPC);
+    atomic_store(&t.fail.always, true);
+    return (uint32_t)(t.options.file_bytes / rig_stats(t.rig).tier_bytes[SC_TIER_DISK]);
+}
+
+/* A record was evicted, and another one of as many tokens has its number when the cache finds that
+ * it is gone and has the number dropped. */
+START_TEST(tiers__a_number_that_is_used_again_is_another_record)
+{
+    struct req req;
+    uint32_t room = full_disk();
+    for (uint32_t i = 1; i <= room; i++) (void)tiered_serve(&t, prompt(i), N);
+    ck_assert(tier_fail_disarm(&t.fail));
+    tiered_clear_device(&t);
+    ck_assert_uint_eq(tiered_open(&t, &req, prompt(0), N + 1), 0);
+    ck_assert_int_eq(rig_info(t.rig, req.lease).reason, SC_REASON_TIER_FAILED);
+    req_close(t.rig, &req, 0, SC_RELEASE_DISCARD);
+    while (tiered_step(&t)) continue; /* the drop */
+    tiered_clear_device(&t);
+    for (uint32_t i = 1; i <= room; i++)
+        ck_assert_uint_eq(tiered_serve(&t, prompt(i), N + 1), N);
+    tiered_deinit(&t);
+}
+END_TEST
+
+/* All that is on a full disk waits for its commit: it is committed first, and can go. */
+START_TEST(tiers__what_waits_for_its_commit_makes_room)
+{
+    uint32_t room = full_disk();
+    for (uint32_t i = 1; i < room + 4; i++)
+        (void)rig_serve(t.rig, prompt(i), N, 64, SC_RELEASE_KEEP);
+    ck_assert_uint_eq(tiered_settle(&t), 0);
+    ck_assert(tier_fail_disarm(&t.fail));
+    tiered_deinit(&t);
+}
+END_TEST
+
+/* A record whose payload was found damaged is dropped, so that it is not there after a restart. */
+START_TEST(tiers__a_damaged_record_does_not_come_back)
+{
+    struct req req;
+    case_open(16, 0, 64, SC_TIER_WRITE_THROUGH);
+    (void)tiered_serve(&t, prompt(0), N);
+    tiered_clear_device(&t);
+    tiered_damage(&t);
+    ck_assert_uint_eq(tiered_open(&t, &req, prompt(0), N + 1), 0);
+    ck_assert_int_eq(rig_info(t.rig, req.lease).reason, SC_REASON_TIER_FAILED);
+    req_close(t.rig, &req, 0, SC_RELEASE_DISCARD);
+    case_restart();
+    ck_assert_uint_eq(rig_stats(t.rig).tier_loaded, 0);
+    tiered_deinit(&t);
+}
+END_TEST
+
 static Suite *kept_suite(void)
 {
     Suite *suite = suite_create("engine_tiers_kept");
@@ -203,6 +269,9 @@ static Suite *kept_suite(void)
     tcase_add_loop_test(tc, tiers__every_allocation_fails_once_while_a_store_is_loaded, 0, 2);
     tcase_add_test(tc, tiers__uses_from_below_count);
     tcase_add_test(tc, tiers__a_drop_comes_after_the_stores_before_it);
+    tcase_add_test(tc, tiers__a_number_that_is_used_again_is_another_record);
+    tcase_add_test(tc, tiers__what_waits_for_its_commit_makes_room);
+    tcase_add_test(tc, tiers__a_damaged_record_does_not_come_back);
     tcase_add_test(tc, tiers__what_comes_back_counts_for_the_cap_of_its_path);
     suite_add_tcase(suite, tc);
     return suite;

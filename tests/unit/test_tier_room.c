@@ -168,7 +168,9 @@ START_TEST(report_114__a_record_stays_while_it_is_read)
     for (uint32_t i = 50; i < 90; i++) ck_assert_int_eq(tier_put(store, i, 20, 0, 65536), SC_OK);
     ck_assert_int_eq(sc_store_read(reader, 0, back, 65536), SC_OK);
     ck_assert(tier_holds(back, 65536, 20));
-    sc_store_reader_close(reader);
+    ck_assert_uint_eq(tier_stats(store).used_bytes, 4 * 65536);
+    sc_store_reader_close(reader); /* it goes, and not only when room is wanted */
+    ck_assert_uint_eq(tier_stats(store).used_bytes, 3 * 65536);
     ck_assert_int_eq(tier_put(store, 91, 20, 0, 65536), SC_OK);
     ck_assert_int_eq(tier_put(store, 92, 20, 0, 65536), SC_OK);
     ck_assert_uint_eq(tier_verify(store), 4);

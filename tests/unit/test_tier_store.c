@@ -343,6 +343,9 @@ START_TEST(calls__refuse_bad_arguments)
     ck_assert_int_eq(sc_store_find(store, &key.key, &want, &reason, NULL), SC_ERR_INVALID);
     ck_assert_int_eq(sc_store_drop(store, 0), SC_ERR_NOT_FOUND);
     ck_assert_int_eq(sc_store_drop(store, UINT32_MAX), SC_ERR_NOT_FOUND);
+    ck_assert_int_eq(sc_store_drop_exactly(NULL, 0, 1), SC_ERR_INVALID);
+    ck_assert_int_eq(sc_store_drop_exactly(store, 0, 1), SC_ERR_NOT_FOUND);
+    ck_assert_int_eq(sc_store_drop_exactly(store, UINT32_MAX, 1), SC_ERR_NOT_FOUND);
     struct sc_store_reader *reader = NULL;
     ck_assert_int_eq(sc_store_reader_open_id(store, 99, &reader), SC_ERR_NOT_FOUND);
     uint64_t wear;

@@ -65,6 +65,7 @@ struct sc_tier_job {
     /* of the completion */
     sc_status status;
     uint32_t disk_id;     /* STORE, SPILL to disk: the record's number there */
+    uint64_t disk_tick;   /* ... which may be another's later: with this it is the record */
     /* the tiers' own */
     struct sc_tier_job *next;
     uint32_t stage, source;
@@ -82,6 +83,7 @@ struct sc_tier_job {
 /* A record that was there at creation: an edge of the tree of prefixes, parents first. */
 struct sc_tier_loaded {
     uint32_t disk_id, parent_disk_id; /* UINT32_MAX: none */
+    uint64_t disk_tick;
     bool has_record;
     uint64_t adapter_id, adapter_generation;
     uint32_t parent_len, token_count;
@@ -113,7 +115,8 @@ struct sc_tier_table {
     struct sc_tier_job *(*take)(sc_tiers *tiers);
     /* Forgets a copy that no job names any more. Cannot fail: what stays is found useless later. */
     void (*drop_host)(sc_tiers *tiers, uint64_t copy);
-    void (*drop_disk)(sc_tiers *tiers, uint32_t disk_id, uint32_t token_count);
+    void (*drop_disk)(sc_tiers *tiers, uint32_t disk_id, uint64_t disk_tick,
+        uint32_t token_count);
     /* SC_ERR_NOT_FOUND: there is no such move. */
     sc_status (*moved)(sc_tiers *tiers, uint64_t move, sc_status status);
     /* What the disk has, before any submit; what belongs to another model is left out. */

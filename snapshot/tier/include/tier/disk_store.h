@@ -177,6 +177,7 @@ struct sc_store_info {
     uint64_t disk_bytes;
     double value;
     uint64_t stored_ns;
+    uint64_t tick;           /* of its commit: no other record of the store ever has it */
     bool has_record;         /* false: only the tokens of records beyond it */
 };
 #define SC_STORE_NO_PARENT UINT32_MAX
@@ -209,8 +210,9 @@ sc_status sc_store_reader_history(const struct sc_store_reader *reader,
 sc_status sc_store_reader_key(const struct sc_store_reader *reader, int32_t *tokens_out,
     uint32_t token_cap, sc_mark *marks_out, uint32_t mark_cap, struct sc_store_key *key_out);
 /* The whole payload of a shard, checked. 4 KiB aligned memory saves a copy. SC_ERR_LIMIT: capacity.
- * SC_ERR_CORRUPT: the record is dropped. SC_ERR_IO: it stays, this read is a miss. On error the
- * bytes of `payload` are undefined. */
+ * SC_ERR_CORRUPT: the record is no hit any more and goes first; the caller's to drop, or it is read
+ * once more after the next open. SC_ERR_IO: it stays, this read is a miss. On error the bytes of
+ * `payload` are undefined. */
 sc_status sc_store_read(struct sc_store_reader *reader, uint32_t shard, void *payload,
     uint64_t capacity);
 /* NULL is allowed. */
@@ -246,8 +248,11 @@ void sc_store_iter_close(struct sc_store_iter *iter);
 /* Drops the lowest records that nothing holds, until blocks of that many bytes were freed or none
  * is left. `freed_out` may be NULL. */
 sc_status sc_store_evict(struct sc_store *store, uint64_t bytes, uint64_t *freed_out);
-/* Drops one record, pinned ones as soon as they are not. SC_ERR_NOT_FOUND. */
+/* Drops one record; a pinned one is no hit any more, and goes when its last reader is closed, which
+ * waits for that. SC_ERR_NOT_FOUND. */
 sc_status sc_store_drop(struct sc_store *store, uint32_t id);
+/* The same, if it is still the record of that tick, and not another one that got its id. */
+sc_status sc_store_drop_exactly(struct sc_store *store, uint32_t id, uint64_t tick);
 /* Drops every record of an adapter generation (any fingerprint). */
 sc_status sc_store_drop_adapter(struct sc_store *store, uint64_t adapter_id,
     uint64_t adapter_generation, uint64_t *count_out);
