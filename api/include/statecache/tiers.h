@@ -118,8 +118,9 @@ SC_TIERS_API sc_status sc_tiers_agree(sc_tiers *tiers, const sc_stored *common, 
 /** What the transfers of this process have done and measured. */
 typedef struct sc_tiers_stats {
     size_t struct_size;            /* in */
-    /* by tier (SC_TIER_): bytes of completed transfers, and the time they took, waiting excluded:
-     * a proposal for restore_bytes_per_s of later options */
+    /* by tier (SC_TIER_): bytes of completed transfers, and the time they took, waiting for their
+     * turn excluded, but a store to disk's for a commit with others included. Restores: a proposal
+     * for restore_bytes_per_s of later options */
     uint64_t stored[4], stored_bytes[4], stored_ns[4];
     uint64_t restored[4], restored_bytes[4], restored_ns[4];
     uint64_t failed;
