@@ -32,15 +32,18 @@ static atomic_int lost_claim, lost;    /* lost: release here, acquire in sc_cuda
 static int device, processors;         /* under open_once */
 static cudaStream_t default_stream;    /* under open_once */
 
-/* Errors after which the context still works. */
+/* Errors after which the context still works: calls that were refused, a capture that was broken,
+ * and code that this driver cannot load. */
 static bool harmless(cudaError_t error)
 {
+    if (error >= cudaErrorStreamCaptureUnsupported && error <= cudaErrorStreamCaptureWrongThread)
+        return true;
     return error == cudaErrorMemoryAllocation || error == cudaErrorInvalidValue
         || error == cudaErrorNotReady || error == cudaErrorInvalidConfiguration
         || error == cudaErrorNotSupported || error == cudaErrorInvalidResourceHandle
-        || error == cudaErrorStreamCaptureUnsupported
-        || error == cudaErrorStreamCaptureInvalidated || error == cudaErrorStreamCaptureImplicit
-        || error == cudaErrorInvalidDeviceFunction || error == cudaErrorNoKernelImageForDevice;
+        || error == cudaErrorInvalidDeviceFunction || error == cudaErrorNoKernelImageForDevice
+        || error == cudaErrorUnsupportedPtxVersion || error == cudaErrorJitCompilerNotFound
+        || error == cudaErrorJitCompilationDisabled;
 }
 
 sc_status sc_cuda_check(cudaError_t error, const char *what)
