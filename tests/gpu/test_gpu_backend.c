@@ -270,6 +270,58 @@ START_TEST(states__travel_unchanged)
 }
 END_TEST
 
+static void count_release(void *ctx)
+{
+    ++*(int *)ctx;
+}
+
+/* A pool over memory that somebody else has allocated on the device: its states, and its bytes. */
+START_TEST(foreign__memory_of_a_framework_is_served)
+{
+    enum { N = 3 };
+    sc_schema *schema = NULL;
+    sc_pool *pool = NULL;
+    sc_pool_info info;
+    void *memory = NULL;
+    int released = 0;
+    sc_slot a[N], b[N];
+    sc_pool *host = pool_of(NULL, SC_LAYOUT_PAGE_MAJOR, N, a);
+    OK(sc_schema_preset("qwen3.5-0.8b", SC_DTYPE_BF16, &schema));
+    sc_pool_options options = SC_POOL_OPTIONS_INIT;
+    sc_foreign_memory foreign = {.release = count_release, .ctx = &released};
+    options.schema = schema;
+    options.layout = _i ? SC_LAYOUT_CONTIGUOUS : SC_LAYOUT_PAGE_MAJOR;
+    options.slot_count = N;
+    options.backend = gpu;
+    OK(sc_pool_memory_bytes(&options, &foreign.bytes));
+    ck_assert_int_eq(cudaMalloc(&memory, foreign.bytes + 256), cudaSuccess);
+    ck_assert_int_eq(cudaMemset(memory, 0x6b, foreign.bytes + 256), cudaSuccess);
+    ck_assert_int_eq(cudaDeviceSynchronize(), cudaSuccess);
+    foreign.base = (sc_devptr)(uintptr_t)memory;
+    options.foreign = &foreign;
+    OK(sc_pool_create(&options, &pool));
+    OK(sc_pool_info_get(pool, &info));
+    ck_assert_uint_eq(info.base, foreign.base);
+    OK(sc_pool_audit(pool, true)); /* the null slot was cleared */
+    OK(sc_pool_alloc(pool, N, SC_OWNER_WORKING, b));
+    fill_slot(host, 1, 11);
+    OK(sc_state_copy(host, (int32_t[]){1}, pool, (int32_t[]){2}, 1));
+    OK(sc_state_copy(pool, (int32_t[]){2}, pool, (int32_t[]){3}, 1));
+    OK(sc_state_copy(pool, (int32_t[]){3}, host, (int32_t[]){2}, 1));
+    same_slots(host, 1, 2);
+    uint8_t behind[256];
+    memset(behind, 0x6b, sizeof behind);
+    same(foreign.base + foreign.bytes, behind, sizeof behind);
+    OK(sc_pool_free(pool, b, N));
+    OK(sc_pool_destroy(pool));
+    ck_assert_int_eq(released, 1);
+    ck_assert_int_eq(cudaFree(memory), cudaSuccess);
+    OK(sc_pool_free(host, a, N));
+    OK(sc_pool_destroy(host));
+    sc_schema_release(schema);
+}
+END_TEST
+
 START_TEST(gather_and_scatter__through_a_dense_array)
 {
     enum { N = 5 };
@@ -378,6 +430,7 @@ int main(void)
     tcase_add_loop_test(all, copy_rows__equals_the_hosts, 0, 2);
     tcase_add_test(all, spans__all_arrive);
     tcase_add_loop_test(all, states__travel_unchanged, 0, 4);
+    tcase_add_loop_test(all, foreign__memory_of_a_framework_is_served, 0, 2);
     tcase_add_loop_test(all, gather_and_scatter__through_a_dense_array, 0, 2);
     tcase_add_test(all, graphs__replay_copies_and_kernels);
     suite_add_tcase(suite, all);

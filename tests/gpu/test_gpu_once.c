@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Every kernel of the device, each form of it once, at B <= 4 and T <= 200: twice with the same
- * inputs, which must give the same bits. What is right is tested elsewhere, against float64; these
- * small calls are what compute-sanitizer's tools can look at in seconds (`run.sh sanitize`).
+/* Every kernel of the device, each form of it once, at B <= 4 and T <= 200: called, and captured in
+ * a graph that is launched, with the same inputs, which must give the same bits. What is right is
+ * tested elsewhere, against float64; these small calls are what compute-sanitizer's tools can look
+ * at in seconds (`run.sh sanitize`).
  *
  * All tensors are slices of one block of seeded noise on the device. `out` is where a call writes:
  * it is the same before both runs and compared after them. */
 #include <check.h>
+#include <cuda_runtime_api.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,6 +23,7 @@ enum { ROWS = 4, TOKENS = 200, SLOTS = 12, CHANNELS = 512, WIDTH = 4, DIM = 128 
 #define OUT_BYTES ((uint64_t)208 << 20)
 
 static sc_backend *gpu;
+static sc_stream *stream;
 static struct sc_backend_memory in, out, scratch, ints;
 static unsigned char *first, *second, *start;
 
@@ -77,17 +80,37 @@ static void fill(struct sc_backend_memory *memory, uint64_t seed, float scale)
 
 static void read_out(unsigned char *to, uint64_t bytes)
 {
-    OK(sc_backend_stream_sync(gpu, NULL));
+    OK(sc_backend_stream_sync(gpu, stream));
     OK(sc_backend_copy(gpu, SC_COPY_D2H, sc_host_devptr(to), out.base, bytes));
 }
 
-/* Runs `call` twice, each time from the same `bytes` bytes of `out`; it must write something. */
+/* The call as a graph, launched once. */
+static void replay(sc_status (*call)(const void *params), const void *params)
+{
+    cudaStream_t raw = (cudaStream_t)(void *)stream;
+    cudaGraph_t graph;
+    cudaGraphExec_t exec;
+    ck_assert_int_eq(cudaStreamBeginCapture(raw, cudaStreamCaptureModeThreadLocal), cudaSuccess);
+    OK(call(params));
+    ck_assert_int_eq(cudaStreamEndCapture(raw, &graph), cudaSuccess);
+    ck_assert_int_eq(cudaGraphInstantiate(&exec, graph, 0), cudaSuccess);
+    ck_assert_int_eq(cudaGraphLaunch(exec, raw), cudaSuccess);
+    OK(sc_backend_stream_sync(gpu, stream));
+    ck_assert_int_eq(cudaGraphExecDestroy(exec), cudaSuccess);
+    ck_assert_int_eq(cudaGraphDestroy(graph), cudaSuccess);
+}
+
+/* Runs `call` as it is and as a graph, both times from the same `bytes` bytes of `out`; it must
+ * write something. */
 static void twice(sc_status (*call)(const void *params), const void *params, uint64_t bytes)
 {
     ck_assert_uint_le(bytes, out.bytes);
     for (int i = 0; i < 2; i++) {
         OK(sc_backend_copy(gpu, SC_COPY_H2D, out.base, sc_host_devptr(start), bytes));
-        OK(call(params));
+        if (i == 0)
+            OK(call(params));
+        else
+            replay(call, params);
         read_out(i == 0 ? first : second, bytes);
     }
     ck_assert_msg(memcmp(first, second, bytes) == 0, "two runs differ");
@@ -97,7 +120,7 @@ static void twice(sc_status (*call)(const void *params), const void *params, uin
 #define CALL(name)                                                                                 \
     static sc_status name(const void *params)                                                      \
     {                                                                                              \
-        return sc_k_##name(gpu, params, NULL);                                                     \
+        return sc_k_##name(gpu, params, stream);                                                   \
     }
 CALL(conv_prefill)
 CALL(conv_update)
@@ -191,7 +214,7 @@ static void decays(sc_k_delta_params *p)
         .weights = weights(s->kind == SC_K_KIND_GDN ? SC_K_GATE_GDN : SC_K_GATE_KDA_BOUNDED),
         .token_count = TOKENS, .heads = s->v_heads, .dim = DIM, .g = half,
         .beta = half + 4ull * TOKENS * s->v_heads * n};
-    OK(sc_k_gates(gpu, &g, NULL));
+    OK(sc_k_gates(gpu, &g, stream));
     p->g = g.g, p->beta = g.beta;
 }
 
@@ -288,7 +311,7 @@ struct both {
 static sc_status step(const void *params)
 {
     const struct both *both = params;
-    return sc_k_decode_step(gpu, &both->conv, &both->decode, NULL);
+    return sc_k_decode_step(gpu, &both->conv, &both->decode, stream);
 }
 
 /* Conv and decode; in one kernel where it has one. The window lies behind the states. */
@@ -351,8 +374,8 @@ struct copying {
 static sc_status copy(const void *params)
 {
     const struct copying *c = params;
-    SC_TRY(sc_backend_copy_rows(gpu, &c->rows, NULL));
-    return sc_backend_copy_async(gpu, SC_COPY_D2D, c->spans, c->span_count, NULL);
+    SC_TRY(sc_backend_copy_rows(gpu, &c->rows, stream));
+    return sc_backend_copy_async(gpu, SC_COPY_D2D, c->spans, c->span_count, stream);
 }
 
 /* The small table and the large one: few parts, or many of sizes that make no run. */
@@ -385,6 +408,7 @@ END_TEST
 
 static void open_memory(void)
 {
+    OK(sc_backend_stream_create(gpu, &stream));
     OK(sc_backend_alloc(gpu, FLOATS * 4, &in));
     OK(sc_backend_alloc(gpu, OUT_BYTES, &out));
     OK(sc_backend_alloc(gpu, (uint64_t)64 << 20, &scratch));
@@ -401,6 +425,7 @@ static void close_memory(void)
 {
     struct sc_backend_memory *all[] = {&in, &out, &scratch, &ints};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) sc_backend_free(gpu, all[i]);
+    sc_backend_stream_destroy(gpu, stream);
     free(first), free(second), free(start);
 }
 

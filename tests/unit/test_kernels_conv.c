@@ -240,19 +240,20 @@ START_TEST(conv__packed_rows_are_independent)
 }
 END_TEST
 
-START_TEST(conv__slots_beyond_2_31_elements)
+START_TEST(conv__slots_beyond_2_32_elements)
 {
     struct conv_case one = conv_open(_i, 0, 0), two = conv_open(_i, 0, 0);
     struct sc_backend_memory memory = {0};
-    RIG_OK(sc_backend_alloc(sc_backend_host(), (uint64_t)12 << 30, &memory));
+    RIG_OK(sc_backend_alloc(sc_backend_host(), (uint64_t)20 << 30, &memory));
     struct rig_pool near = two.pool;
     two.pool.slots.base = memory.base;
     two.pool.slots.slot_stride = (int64_t)1 << 30;
-    memcpy(rig_slot(&two.pool, 9), rig_slot(&near, 1), rig_part_bytes(&near));
+    two.pool.slots.slot_count = 20;
+    memcpy(rig_slot(&two.pool, 17), rig_slot(&near, 1), rig_part_bytes(&near));
     conv_run(&one, 0, TOKENS, 1, 2, NULL, 0);
-    conv_run(&two, 0, TOKENS, 9, 11, NULL, 0);
+    conv_run(&two, 0, TOKENS, 17, 19, NULL, 0);
     same_y(&one, &two, TOKENS);
-    rig_same_slots(&one.pool, 2, &two.pool, 11);
+    rig_same_slots(&one.pool, 2, &two.pool, 19);
     sc_backend_free(sc_backend_host(), &memory);
     conv_close(&one), conv_close(&two);
 }
@@ -270,7 +271,7 @@ int main(void)
     tcase_add_loop_test(bits, conv__layouts_agree_and_gaps_stay, 0, 36);
     tcase_add_loop_test(bits, conv__update_equals_prefill_of_one_token, 0, 36);
     tcase_add_loop_test(bits, conv__packed_rows_are_independent, 0, 36);
-    tcase_add_loop_test(bits, conv__slots_beyond_2_31_elements, 0, 3);
+    tcase_add_loop_test(bits, conv__slots_beyond_2_32_elements, 0, 3);
     suite_add_tcase(suite, oracle);
     suite_add_tcase(suite, bits);
     return check_main(suite);

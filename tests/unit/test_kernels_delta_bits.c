@@ -344,27 +344,59 @@ START_TEST(delta__strides_of_tensors_change_no_bit)
 }
 END_TEST
 
-/* Slots 1 GiB apart: element offsets beyond 2^31 and byte offsets beyond 2^33. Untouched pages of
- * the map cost nothing. */
-START_TEST(delta__slots_beyond_2_31_elements)
+/* A pool of slots 1 GiB apart, as many as `near` has and more: elements beyond the 2^32nd, of fp32,
+ * too. Untouched pages of the map cost nothing. Slot FAR holds what slot 1 of `near` does. */
+enum { FAR = 17, FAR_SLOTS = 20 };
+
+static struct rig_pool far_pool(const struct rig_pool *near, struct sc_backend_memory *memory)
+{
+    struct rig_pool far = *near;
+    RIG_OK(sc_backend_alloc(sc_backend_host(), (uint64_t)FAR_SLOTS << 30, memory));
+    far.slots.base = memory->base;
+    far.slots.slot_stride = (int64_t)1 << 30;
+    far.slots.slot_count = FAR_SLOTS;
+    memcpy(rig_slot(&far, FAR), rig_slot(near, 1), rig_part_bytes(near));
+    return far;
+}
+
+START_TEST(delta__slots_beyond_2_32_elements)
 {
     for (int f = 0; f < 2; f++) {
         struct rig_delta d = delta_case(_i, f == 0 ? 0 : 64);
         struct rig_pool one, two = pool_case(&d, _i, 0, 0);
         uint8_t *want = whole(&d, _i, &one);
         struct sc_backend_memory memory = {0};
-        RIG_OK(sc_backend_alloc(sc_backend_host(), (uint64_t)11 << 30, &memory));
-        struct rig_pool far = two;
-        far.slots.base = memory.base;
-        far.slots.slot_stride = (int64_t)1 << 30;
-        far.slots.slot_count = 11;
-        memcpy(rig_slot(&far, 9), rig_slot(&two, 1), rig_part_bytes(&two));
-        rig_run(&d, &far, &(struct rig_piece){0, 0, 150, 9, 10}, 1, NULL, 0);
+        struct rig_pool far = far_pool(&two, &memory);
+        rig_run(&d, &far, &(struct rig_piece){0, 0, 150, FAR, FAR + 1}, 1, NULL, 0);
         same_outputs(&d, 0, want, 150);
-        rig_same_slots(&far, 10, &one, 2);
+        rig_same_slots(&far, FAR + 1, &one, 2);
         sc_backend_free(sc_backend_host(), &memory);
         free(want), free(one.memory), free(two.memory), rig_delta_free(&d);
     }
+}
+END_TEST
+
+/* Heads of 128 and V a multiple of 64: what a device has a kernel of its own for. */
+START_TEST(decode__slots_beyond_2_32_elements)
+{
+    const struct variant *x = &variants[_i];
+    struct rig_delta d = {.shape = {.kind = x->kind, .heads = 1, .v_heads = 2, .k_dim = 128,
+        .v_dim = 64, .qk_l2norm = true}, .dtype = x->dtype};
+    rig_seq_init(&d, 0, 2, 0, 7);
+    struct rig_pool near = pool_case(&d, _i, 0, 0);
+    struct sc_backend_memory memory = {0};
+    struct rig_pool far = far_pool(&near, &memory);
+    decode_token(&d, &near, 0, 1, 2, 3);
+    decode_token(&d, &near, 1, 2, 2, -1);
+    uint8_t *want = copy_outputs(&d, 0);
+    decode_token(&d, &far, 0, FAR, FAR + 1, FAR + 2);
+    decode_token(&d, &far, 1, FAR + 1, FAR + 1, -1);
+    same_outputs(&d, 0, want, 2);
+    rig_same_slots(&far, FAR, &near, 1);
+    rig_same_slots(&far, FAR + 1, &near, 2);
+    rig_same_slots(&far, FAR + 2, &near, 3);
+    sc_backend_free(sc_backend_host(), &memory);
+    free(want), free(near.memory), rig_delta_free(&d);
 }
 END_TEST
 
@@ -388,7 +420,8 @@ int main(void)
     tcase_add_loop_test(bits, delta__empty_rows_move_the_state_as_it_is, 0, cases);
     tcase_add_loop_test(bits, decode__step_by_step_equals_recurrent, 0, cases);
     tcase_add_loop_test(bits, delta__strides_of_tensors_change_no_bit, 0, cases);
-    tcase_add_loop_test(bits, delta__slots_beyond_2_31_elements, 0, VARIANTS);
+    tcase_add_loop_test(bits, delta__slots_beyond_2_32_elements, 0, VARIANTS);
+    tcase_add_loop_test(bits, decode__slots_beyond_2_32_elements, 0, VARIANTS);
     suite_add_tcase(suite, bits);
     return check_main(suite);
 }
