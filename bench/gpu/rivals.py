@@ -7,7 +7,7 @@ Outputs and states are checked against float64 first. Times are medians of 9 rep
 over rotating random slots, behind 0.2 s of them, as in the benchmark beside it; "limit" is a device
 copy of 2 GiB.
 
-    python3 rivals.py [decode] [conv] [prefill]
+    python3 rivals.py [gemm] [decode] [conv] [prefill]
 """
 import importlib
 import importlib.util
@@ -98,6 +98,15 @@ def decode_reference(qkv, a, b, a_log, dt_bias, state):
     u = torch.sigmoid(b.double())[..., None] * (v - torch.einsum("nhvk,nhk->nhv", s, k))
     s = s + u[..., None] * k[..., None, :]
     return torch.einsum("nhvk,nhk->nhv", s, q), s
+
+
+def gemm(_limit):
+    print("GEMM of torch, bf16")
+    for n in (4096, 8192):
+        a, b = (torch.randn(n, n, device=DEV, dtype=torch.bfloat16) for _ in range(2))
+        c = torch.empty_like(a)
+        us = graph_us(8, lambda _i: torch.mm(a, b, out=c))
+        show(f"{n} x {n} x {n}", us, 2 * n ** 3 / us / 1e6, "TFLOP/s")
 
 
 def decode(limit):
@@ -195,12 +204,12 @@ def prefill(_limit):
 
 
 def main():
-    wanted = sys.argv[1:] or ["decode", "conv", "prefill"]
+    wanted = sys.argv[1:] or ["gemm", "decode", "conv", "prefill"]
     limit = copy_limit()
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}\n"
           f"  device copy, 2 GiB, read + write {limit / 1e3:.0f} GB/s")
     failed = 0
-    for name, run in (("decode", decode), ("conv", conv), ("prefill", prefill)):
+    for name, run in (("gemm", gemm), ("decode", decode), ("conv", conv), ("prefill", prefill)):
         if name not in wanted:
             continue
         try:

@@ -319,7 +319,9 @@ typedef struct sc_k_decode_packed_params {
     sc_k_slots state;
     /* A promise that lets a device begin to read states while the kernel before this one in the
      * stream still runs: that kernel writes neither source slots of this part nor index arrays nor
-     * weights. True in any model of more than one layer, whose kernels come in turns. */
+     * weights. True in any model of more than one layer, whose kernels come in turns. A kernel of
+     * your own that lets the next one in (programmatic dependent launch) does so behind its own
+     * wait, as the library's do; else the promise is about the kernels before it, too. */
     bool state_settled;
     sc_k_slots initial; /* as in sc_k_delta_params */
 } sc_k_decode_packed_params;
