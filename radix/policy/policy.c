@@ -166,7 +166,7 @@ static sc_status path_check(const struct sc_policy *p, const struct sc_policy_pa
     SC_REQUIRE(path->state_len <= path->kv_len || p->options.cost.kv_token_bytes <= 0);
     SC_REQUIRE(path->priority >= -16 && path->priority <= 16);
     SC_REQUIRE(path->pin_until_ns == 0 || p->options.order != SC_POLICY_TREE);
-    SC_REQUIRE(path->now_ns >= p->now_ns);
+    SC_REQUIRE(path->now_ns >= p->wall_ns);
     uint32_t blocks_end = path->block_count * p->options.block_tokens;
     SC_REQUIRE(path->end_len == 0 || (path->end_len >= blocks_end &&
         path->end_len - blocks_end < p->options.block_tokens));
@@ -178,6 +178,40 @@ static sc_status path_check(const struct sc_policy *p, const struct sc_policy_pa
     return SC_OK;
 }
 
+/* ---- time ---- */
+
+enum { CLOCK_TICK_NS = 50000000, CLOCK_GAP_MAX_NS = 2000000000 };
+enum { CLOCK_MEAN_OF = 256, CLOCK_MEAN_LEAST = 16 };
+
+static void clock_set(struct sc_policy *p, uint64_t wall_ns, uint64_t tick_ns)
+{
+    uint64_t step = wall_ns - p->wall_ns + tick_ns;
+    p->wall_ns = wall_ns;
+    p->now_ns = step < UINT64_MAX - p->now_ns ? p->now_ns + step : UINT64_MAX;
+    p->now_s = (double)p->now_ns * 1e-9;
+}
+
+/* Ages are told apart in seconds. Where requests come faster than twenty a second, or the caller
+ * has no clock, each moves the policy's time on by what is missing: else all that a small pool
+ * holds is of one age, and what is used every time counts no more than what never is. A pause
+ * counts as CLOCK_GAP_MAX_NS at most: a burst behind one is as fast. */
+static void clock_request(struct sc_policy *p, uint64_t wall_ns)
+{
+    uint64_t gap = wall_ns - p->wall_ns, seen = p->requests, tick = 0;
+    if (gap > CLOCK_GAP_MAX_NS) gap = CLOCK_GAP_MAX_NS;
+    if (seen > CLOCK_MEAN_OF) seen = CLOCK_MEAN_OF;
+    if (seen > 0) {
+        p->gap_ns = p->gap_ns - p->gap_ns / seen + gap / seen;
+        if (seen >= CLOCK_MEAN_LEAST && p->gap_ns < CLOCK_TICK_NS) tick = CLOCK_TICK_NS - p->gap_ns;
+    }
+    clock_set(p, wall_ns, tick);
+}
+
+void sc_policy_time(struct sc_policy *p, uint64_t now_ns)
+{
+    if (p && now_ns > p->wall_ns) clock_set(p, now_ns, 0);
+}
+
 sc_status sc_policy_begin(struct sc_policy *p, struct sc_policy_path *path)
 {
     SC_REQUIRE(p != NULL && path != NULL);
@@ -187,9 +221,8 @@ sc_status sc_policy_begin(struct sc_policy *p, struct sc_policy_path *path)
             !pol_grow(p, (void **)&p->path, &p->path_cap, path->block_count, sizeof *p->path))) {
         return SC_FAIL(SC_ERR_NO_MEMORY, "no memory to learn from a request");
     }
+    clock_request(p, path->now_ns);
     p->requests++;
-    p->now_ns = path->now_ns;
-    p->now_s = (double)path->now_ns * 1e-9;
     path->point_count = path->turn_count = path->turn = 0;
     path->used = path->wanted = 0;
     path->base_len = path->state_len;
@@ -298,7 +331,7 @@ static void attach(struct sc_policy *p, const struct sc_policy_path *path, uint3
     cand->len = len;
     cand->freq = 1;
     stamp(p, cand);
-    cand->used_ns = p->now_ns;
+    cand->used_ns = p->wall_ns;
     cand->ttl_ns = path ? path->ttl_ns : 0;
     cand->priority = path ? (int8_t)path->priority : 0;
     cand->pin_until_ns = 0;
@@ -387,13 +420,6 @@ sc_status sc_policy_extend(struct sc_policy *p, struct sc_policy_path *path,
     return SC_OK;
 }
 
-void sc_policy_time(struct sc_policy *p, uint64_t now_ns)
-{
-    if (!p || now_ns <= p->now_ns) return;
-    p->now_ns = now_ns;
-    p->now_s = (double)now_ns * 1e-9;
-}
-
 static void use_path(struct sc_policy *p, sc_node node)
 {
     struct sc_radix_node_info info;
@@ -411,7 +437,7 @@ static void use(struct sc_policy *p, struct sc_policy_path *path, bool extended)
     uint32_t id = pol_alive(p, path->used, path->used_generation);
     if (id == 0 || pol_cand(p, id)->node == 0) return;
     struct cand *cand = pol_cand(p, id);
-    cand->used_ns = p->now_ns;
+    cand->used_ns = p->wall_ns;
     cand->freq++;
     stamp(p, cand);
     struct sc_radix_node_info info;

@@ -113,7 +113,7 @@ static uint32_t victim_marconi(struct sc_policy *p, double *value_out)
             uint32_t id = p->order.items[i].id;
             struct cand *cand = pol_cand(p, id);
             if (!snapshot_there(p, cand, &info) || spared(&info)) continue;
-            if (cand->pin_until_ns > p->now_ns) continue;
+            if (cand->pin_until_ns > p->wall_ns) continue;
             marconi_terms(p, id, &recent, &efficient);
             if (pass == 0) {
                 span_add(&recents, recent);

@@ -176,8 +176,10 @@ struct sc_policy {
     uint32_t aside_cap;
     struct order_heap order, timers;
     struct model *model;  /* GITTINS only */
-    uint64_t now_ns;
+    uint64_t wall_ns;     /* the caller's clock: pins and times to live */
+    uint64_t now_ns;      /* the policy's, ahead of it where requests come fast: ages */
     double now_s;
+    uint64_t gap_ns;      /* between requests: mean of some CLOCK_MEAN_OF */
     uint64_t requests, refused, evicted;
     double age;           /* GDSF's clock */
     double going;         /* value per byte at which things go these days; 0: nothing did */

@@ -92,7 +92,7 @@ static double want(struct sc_policy *p, struct cand *cand)
     double gap_s = cand->open ? (double)(p->now_ns - cand->born_ns) * 1e-9 : -1;
     pol_sample_close(p, cand, true);
     cand->uses++;
-    cand->used_ns = p->now_ns;
+    cand->used_ns = p->wall_ns;
     return gap_s;
 }
 

@@ -127,17 +127,26 @@ static double rate_of(struct sc_policy *p, const struct cand *cand, enum ages ag
     return end ? rate + pol_rate_least(p, end, last_ns) : rate;
 }
 
+/* The policy's time at which the caller's may be `wall_ns`; not after it, since it is the faster. */
+static uint64_t later(const struct sc_policy *p, uint64_t wall_ns)
+{
+    uint64_t wait_ns = wall_ns - p->wall_ns;
+    return wait_ns < UINT64_MAX - p->now_ns ? p->now_ns + wait_ns : UINT64_MAX;
+}
+
 /* The value, given what a reuse saves per byte, or a lower bound of it and of those to come. */
 static double value_of(struct sc_policy *p, const struct cand *cand, enum ages ages,
     uint64_t *until_ns)
 {
-    if (cand->pin_until_ns > p->now_ns) {
-        *until_ns = cand->pin_until_ns;
+    if (cand->pin_until_ns > p->wall_ns) {
+        *until_ns = later(p, cand->pin_until_ns);
         return HUGE_VAL;
     }
     if (cand->ttl_ns != 0) {
-        uint64_t end_ns = cand->used_ns + cand->ttl_ns + 1;
-        if (p->now_ns >= end_ns) return 0;
+        bool ends = cand->ttl_ns < UINT64_MAX - cand->used_ns;
+        uint64_t end_ns = ends ? cand->used_ns + cand->ttl_ns + 1 : UINT64_MAX;
+        if (p->wall_ns >= end_ns) return 0;
+        end_ns = later(p, end_ns);
         if (end_ns < *until_ns) *until_ns = end_ns;
     }
     double value = p->options.order >= SC_POLICY_GDSF

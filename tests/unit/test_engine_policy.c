@@ -306,6 +306,25 @@ START_TEST(gittins__learns_what_hints_are_worth)
 }
 END_TEST
 
+/* What every second request resumes is kept, also where the clock stands still or hardly moves. */
+START_TEST(gittins__keeps_what_is_used_without_a_clock)
+{
+    static const uint64_t steps_ns[] = {0, 1, 1000000};
+    static int32_t prompt[300];
+    start("gittins", _i < 3 ? 32 : 8);
+    for (uint32_t i = 0; i < 300; i++) {
+        rig.now_ns += steps_ns[_i % 3];
+        rig_fill(prompt, 300, 1000000 + 1000 * (int32_t)i);
+        memcpy(prompt, tokens, 128 * sizeof *tokens);
+        uint32_t resumed = serve(prompt, 145 + i % 65, NULL);
+        ck_assert_msg(i < (_i < 3 ? 2 : 20) || resumed >= 128, "request %u resumed at %u", i, resumed);
+        rig_fill(prompt, 300, -1000000 - 1000 * (int32_t)i);
+        (void)serve(prompt, 129 + i % 65, NULL);
+    }
+    rig_deinit(&rig);
+}
+END_TEST
+
 /* A save that would drive out what is worth more is left out. */
 START_TEST(gittins__refuses_a_save_that_is_worth_less)
 {
@@ -436,6 +455,7 @@ int main(void)
     tcase_add_test(tc, hints__priority_and_time_to_live);
     tcase_add_test(tc, gittins__learns_what_comes_back);
     tcase_add_test(tc, gittins__learns_what_hints_are_worth);
+    tcase_add_loop_test(tc, gittins__keeps_what_is_used_without_a_clock, 0, 6);
     tcase_add_test(tc, gittins__refuses_a_save_that_is_worth_less);
     tcase_add_loop_test(tc, kv__goes_with_its_state_only_where_they_share_memory, 0, 2);
     tcase_add_test(tc, gittins__saves_where_prompts_part);

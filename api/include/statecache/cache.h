@@ -281,7 +281,12 @@ typedef struct sc_request {
  * lease_token_max); SC_ERR_STALE (namespace); SC_ERR_INVALID; SC_ERR_UNSUPPORTED; SC_ERR_NO_MEMORY;
  * what the backend reports when it cannot prepare the slots (items whose slots are prepared
  * together share its answer; their leases are gone again, what was evicted for them too). The
- * call's own status is for bad arguments. */
+ * call's own status is for bad arguments.
+ * `now_ns`: the caller's clock, of any beginning; the same on every rank (contract 18). It never
+ * runs backwards: an earlier time counts as the latest one that was said. Pins and times to live end
+ * by it, and the default policy learns from it how soon what comes back. A caller without a clock
+ * passes 0: then pins and times to live have no end, and for the policy a request takes 50 ms (as
+ * it does, on average, where requests come faster). */
 SC_API sc_status sc_cache_acquire(sc_cache *cache, const sc_request *requests, uint32_t count,
     uint64_t now_ns, sc_lease *leases_out, sc_status *each_out);
 

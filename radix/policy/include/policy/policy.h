@@ -111,7 +111,9 @@ struct sc_policy_point {
 };
 struct sc_policy_path {
     /* The caller's, for begin. */
-    uint64_t now_ns;             /* never runs backwards */
+    /* Never runs backwards. Pins and times to live end by it. Ages follow a clock of the policy's
+     * own, which is ahead where there are more than twenty requests a second. */
+    uint64_t now_ns;
     const uint64_t *hashes;      /* [block_count]: of all before the end of the block; begin only */
     uint32_t block_count;        /* whole blocks of the prompt */
     /* where the point of its end lies, less than a block further; 0: at the end of the blocks */
