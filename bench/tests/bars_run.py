@@ -54,13 +54,13 @@ def main():
     # A missed bar, whatever the machine: the limit was not measured.
     done = run("kernels", *TINY_KERNELS, "--op", "chunk", "--no-sgemm", "--bars")
     names, missed = judge(done, done.stdout)
-    assert names == missed and len(names) == 4 and done.returncode == 1, done
+    assert names == missed and len(names) == 6 and done.returncode == 1, done
     # The same without --bars is no failure.
     assert run("kernels", *TINY_KERNELS, "--op", "chunk", "--no-sgemm").returncode == 0
     # JSON stays JSON.
     done = run("kernels", *TINY_KERNELS, "--op", "decode", "--json", "--bars")
     names, _ = judge(done, done.stderr)
-    assert len(names) == 4 and all("decode" in name for name in names), names
+    assert len(names) == 6 and all("decode" in name for name in names), names
     assert all(json.loads(line)["bench"] == "kernels" for line in done.stdout.splitlines())
     # No bars at all.
     done = run("kernels", *TINY_KERNELS, "--op", "gates", "--bars")
