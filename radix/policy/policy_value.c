@@ -127,7 +127,7 @@ static double rate_of(struct sc_policy *p, const struct cand *cand, enum ages ag
     return end ? rate + pol_rate_least(p, end, last_ns) : rate;
 }
 
-/* The policy's time at which the caller's may be `wall_ns`; not after it, since it is the faster. */
+/* The policy's time at which the caller's may be `wall_ns`: not after it, since it runs faster. */
 static uint64_t later(const struct sc_policy *p, uint64_t wall_ns)
 {
     uint64_t wait_ns = wall_ns - p->wall_ns;

@@ -317,7 +317,8 @@ START_TEST(gittins__keeps_what_is_used_without_a_clock)
         rig_fill(prompt, 300, 1000000 + 1000 * (int32_t)i);
         memcpy(prompt, tokens, 128 * sizeof *tokens);
         uint32_t resumed = serve(prompt, 145 + i % 65, NULL);
-        ck_assert_msg(i < (_i < 3 ? 2 : 20) || resumed >= 128, "request %u resumed at %u", i, resumed);
+        ck_assert_msg(i < (_i < 3 ? 2 : 20) || resumed >= 128, "request %u resumed at %u", i,
+            resumed);
         rig_fill(prompt, 300, -1000000 - 1000 * (int32_t)i);
         (void)serve(prompt, 129 + i % 65, NULL);
     }

@@ -283,7 +283,7 @@ typedef struct sc_request {
  * together share its answer; their leases are gone again, what was evicted for them too). The
  * call's own status is for bad arguments.
  * `now_ns`: the caller's clock, of any beginning; the same on every rank (contract 18). It never
- * runs backwards: an earlier time counts as the latest one that was said. Pins and times to live end
+ * runs backwards: an earlier time counts as the latest that was said. Pins and times to live end
  * by it, and the default policy learns from it how soon what comes back. A caller without a clock
  * passes 0: then pins and times to live have no end, and for the policy a request takes 50 ms (as
  * it does, on average, where requests come faster). */
