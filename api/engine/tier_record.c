@@ -326,8 +326,7 @@ void sc_tier_copy_drop(sc_cache *cache, struct tier_record *record, uint32_t whi
     if (which == SC_TIER_HOST) {
         tier->table->drop_host(tier->tiers, record->host_copy);
     } else {
-        tier->table->drop_disk(tier->tiers, record->disk_id, record->disk_tick,
-            record->token_count);
+        tier->table->drop_disk(tier->tiers, record->disk_id, record->disk_tick);
         struct tier_record *parent = sc_tier_record(tier, record->parent);
         if (parent) parent->disk_children--;
         if (parent) sc_tier_rank(tier, parent);

@@ -247,8 +247,7 @@ static void take_back(struct tier *tier, const struct transfer *transfer)
     if (job->tier == SC_TIER_HOST) {
         tier->table->drop_host(tier->tiers, job->copy);
     } else {
-        tier->table->drop_disk(tier->tiers, job->disk_id, job->disk_tick,
-            job->token_count);
+        tier->table->drop_disk(tier->tiers, job->disk_id, job->disk_tick);
     }
 }
 

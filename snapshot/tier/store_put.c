@@ -445,6 +445,15 @@ void sc_store_abort(struct sc_store *store, struct sc_store_put *put)
     put_destroy(store, put);
 }
 
+bool sc_store_put_needs(struct sc_store *store, const struct sc_store_put *put, uint32_t id)
+{
+    sc_mutex_lock(&store->lock);
+    uint32_t at = put->parent; /* parents are committed: their own are known */
+    while (at != NONE && at != id) at = store->entries[at].parent;
+    sc_mutex_unlock(&store->lock);
+    return at == id;
+}
+
 bool put_is_complete(const struct sc_store_put *put)
 {
     for (uint32_t i = 0; i < put->record.shard_count; i++) {

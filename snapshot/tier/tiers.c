@@ -354,15 +354,13 @@ static struct sc_tier_job *tiers_take(sc_tiers *base)
 }
 
 /* Without memory for its turn a copy stays: it is found useless, or driven out, later. */
-static void tiers_drop_disk(sc_tiers *base, uint32_t disk_id, uint64_t disk_tick,
-    uint32_t token_count)
+static void tiers_drop_disk(sc_tiers *base, uint32_t disk_id, uint64_t disk_tick)
 {
     struct tiers *tiers = (struct tiers *)(void *)base;
     struct drop *drop = sc_heap_calloc(&tiers->heap, 1, sizeof *drop);
     if (!drop) return;
     drop->disk_id = disk_id;
     drop->disk_tick = disk_tick;
-    drop->token_count = token_count;
     sc_mutex_lock(&tiers->lock);
     sc_tiers_push(&tiers->queues[QUEUE_WRITES], &drop->job);
     sc_mutex_unlock(&tiers->lock);

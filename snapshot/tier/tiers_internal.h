@@ -53,7 +53,7 @@ struct queue {
 struct drop {
     struct sc_tier_job job; /* op 0 */
     uint64_t disk_tick;
-    uint32_t disk_id, token_count;
+    uint32_t disk_id;
 };
 
 struct tiers {
@@ -103,8 +103,8 @@ sc_status sc_tiers_threads_start(struct tiers *tiers);
 void sc_tiers_hand_over(struct tiers *tiers, struct sc_tier_job *job);
 /* Waits until nothing waits for its commit; false: nothing did. For the writer. */
 bool sc_tiers_settle(struct tiers *tiers);
-/* Whether a job that is not committed yet begins behind a record of so many tokens. */
-bool sc_tiers_awaited(struct tiers *tiers, uint32_t token_count);
+/* Whether a job that is not committed yet begins behind this record, at whatever depth. */
+bool sc_tiers_awaited(struct tiers *tiers, uint32_t disk_id);
 /* tiers_load.c: the table's */
 sc_status sc_tiers_load(sc_tiers *tiers,
     sc_status (*fn)(void *ctx, const struct sc_tier_loaded *loaded), void *ctx, uint64_t *day_out,

@@ -143,13 +143,13 @@ void sc_tiers_hand_over(struct tiers *tiers, struct sc_tier_job *job)
     sc_mutex_unlock(&tiers->lock);
 }
 
-bool sc_tiers_awaited(struct tiers *tiers, uint32_t token_count)
+bool sc_tiers_awaited(struct tiers *tiers, uint32_t disk_id)
 {
     const struct queue *commits = &tiers->queues[QUEUE_COMMITS];
     sc_mutex_lock(&tiers->lock);
     bool found = commits->busy; /* of these nothing is known any more */
     for (const struct sc_tier_job *job = commits->first; job && !found; job = job->next) {
-        found = job->parent_len == token_count;
+        found = sc_store_put_needs(tiers->disk, job->put, disk_id);
     }
     sc_mutex_unlock(&tiers->lock);
     return found;

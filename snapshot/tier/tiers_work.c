@@ -190,7 +190,7 @@ void sc_tiers_commit(struct tiers *tiers, struct sc_tier_job *jobs)
 void sc_tiers_drop(struct tiers *tiers, const struct drop *drop)
 {
     if (!tiers->disk) return;
-    if (sc_tiers_awaited(tiers, drop->token_count)) (void)sc_tiers_settle(tiers);
+    if (sc_tiers_awaited(tiers, drop->disk_id)) (void)sc_tiers_settle(tiers);
     (void)sc_store_drop_exactly(tiers->disk, drop->disk_id, drop->disk_tick);
 }
 

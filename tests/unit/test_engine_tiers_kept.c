@@ -259,6 +259,42 @@ START_TEST(tiers__a_damaged_record_does_not_come_back)
 }
 END_TEST
 
+static sc_done step_and_poll(uint32_t steps)
+{
+    sc_done done[4];
+    while (steps-- > 0) ck_assert(sc_tiers_step(t.tiers, false));
+    ck_assert_uint_eq(tiered_poll(&t, done, 4), 1);
+    ck_assert_int_eq(done[0].status, SC_OK);
+    return done[0];
+}
+
+/* The same two records further down: what is taken back is the parent's parent of what waits. */
+START_TEST(tiers__a_drop_comes_after_the_stores_far_behind_it)
+{
+    case_prepare(16, 32, 32, SC_TIER_WRITE_THROUGH);
+    options.cache.save_flags = SC_SAVE_END;
+    t.hooks.manual = true;
+    tiered_start(&t, &options);
+    (void)rig_serve(t.rig, prompt(0), N / 4, 64, SC_RELEASE_KEEP);
+    step_and_apply(2, 1, SC_OK);
+    (void)rig_serve(t.rig, prompt(0), N / 2, 64, SC_RELEASE_KEEP);
+    step_and_apply(3, 3, SC_OK);
+    sc_done first = step_and_poll(1); /* 4 is written, and 2 committed for it */
+    ck_assert_uint_eq(first.ticket, 2);
+    (void)rig_serve(t.rig, prompt(0), N, 64, SC_RELEASE_KEEP);
+    step_and_apply(2, 5, SC_OK);
+    sc_done second = step_and_poll(1); /* 6 is written, and 4 committed for it */
+    ck_assert_uint_eq(second.ticket, 4);
+    first.status = SC_ERR_IO; /* elsewhere */
+    rig_ok(sc_cache_apply(t.rig->cache, &first, 1, 0));
+    while (sc_tiers_step(t.tiers, false)) continue;
+    rig_ok(sc_cache_apply(t.rig->cache, &second, 1, 0));
+    step_and_apply(0, 6, SC_OK);
+    rig_verify(t.rig);
+    tiered_deinit(&t);
+}
+END_TEST
+
 static Suite *kept_suite(void)
 {
     Suite *suite = suite_create("engine_tiers_kept");
@@ -269,6 +305,7 @@ static Suite *kept_suite(void)
     tcase_add_loop_test(tc, tiers__every_allocation_fails_once_while_a_store_is_loaded, 0, 2);
     tcase_add_test(tc, tiers__uses_from_below_count);
     tcase_add_test(tc, tiers__a_drop_comes_after_the_stores_before_it);
+    tcase_add_test(tc, tiers__a_drop_comes_after_the_stores_far_behind_it);
     tcase_add_test(tc, tiers__a_number_that_is_used_again_is_another_record);
     tcase_add_test(tc, tiers__what_waits_for_its_commit_makes_room);
     tcase_add_test(tc, tiers__a_damaged_record_does_not_come_back);

@@ -115,8 +115,7 @@ struct sc_tier_table {
     struct sc_tier_job *(*take)(sc_tiers *tiers);
     /* Forgets a copy that no job names any more. Cannot fail: what stays is found useless later. */
     void (*drop_host)(sc_tiers *tiers, uint64_t copy);
-    void (*drop_disk)(sc_tiers *tiers, uint32_t disk_id, uint64_t disk_tick,
-        uint32_t token_count);
+    void (*drop_disk)(sc_tiers *tiers, uint32_t disk_id, uint64_t disk_tick);
     /* SC_ERR_NOT_FOUND: there is no such move. */
     sc_status (*moved)(sc_tiers *tiers, uint64_t move, sc_status status);
     /* What the disk has, before any submit; what belongs to another model is left out. */

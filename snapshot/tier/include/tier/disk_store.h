@@ -253,6 +253,8 @@ sc_status sc_store_evict(struct sc_store *store, uint64_t bytes, uint64_t *freed
 sc_status sc_store_drop(struct sc_store *store, uint32_t id);
 /* The same, if it is still the record of that tick, and not another one that got its id. */
 sc_status sc_store_drop_exactly(struct sc_store *store, uint32_t id, uint64_t tick);
+/* Whether the record that `put` will be begins behind record `id`, at whatever depth. O(depth). */
+bool sc_store_put_needs(struct sc_store *store, const struct sc_store_put *put, uint32_t id);
 /* Drops every record of an adapter generation (any fingerprint). */
 sc_status sc_store_drop_adapter(struct sc_store *store, uint64_t adapter_id,
     uint64_t adapter_generation, uint64_t *count_out);
