@@ -11,7 +11,7 @@ enum {
     CTL_OK = 0,
     CTL_FAULTS = 1, /* the command worked, and what it found is not good */
     CTL_USAGE = 2,
-    CTL_OPEN = 3,   /* there is no such store, it is in use, or cannot be read */
+    CTL_OPEN = 3,   /* no such store, it is in use, or cannot be read; nobody serves there */
     CTL_FAILED = 4
 };
 
@@ -22,6 +22,8 @@ struct ctl_options {
     uint64_t bytes_max;
 };
 
+/* Says what is wrong with the command line, on stderr; `word` may be NULL. CTL_USAGE. */
+int ctl_usage(const char *text, const char *word);
 /* Says what failed last, on stderr; returns `code`. */
 int ctl_fail(const char *what, int code);
 void ctl_hex(FILE *out, const uint8_t *bytes, uint32_t count);
@@ -33,5 +35,24 @@ int ctl_verify(const struct ctl_options *options, struct sc_store *store);
 int ctl_gc(const struct ctl_options *options, struct sc_store *store);
 int ctl_export(const struct ctl_options *options, struct sc_store *store);
 int ctl_import(const struct ctl_options *options, struct sc_store *store);
+
+/* ---- service.c: commands that talk to a service; built where the service is */
+
+struct sc_client;
+
+/* How the service is reached: --socket PATH, --connect HOST:PORT, --token-file FILE. */
+struct ctl_service {
+    const char *socket, *connect, *token_file; /* NULL: not given; borrowed */
+    bool json;                                 /* --json */
+};
+/* Takes the option at argv[*at], if it is one of these, and its value, and moves `*at` to the last
+ * word that it took. False: it is another word. `*code_out`: CTL_OK, or CTL_USAGE (it was said). */
+bool ctl_service_option(struct ctl_service *service, int argc, char **argv, int *at,
+    int *code_out);
+/* Connects. CTL_OK; else why not was said, and `*client_out` is NULL. */
+int ctl_service_open(const struct ctl_service *service, struct sc_client **client_out);
+/* Says what the client failed with last, on stderr; CTL_FAILED, or CTL_OPEN where the service
+ * cannot be reached. */
+int ctl_service_fail(const char *what);
 
 #endif

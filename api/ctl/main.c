@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* statecachectl: what an operator does to a store of records by hand. */
+/* statecachectl: what an operator does by hand, to a store of records and to a service. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,7 +12,7 @@ enum { FILE_BYTES = 64 << 20 };
 static const char help[] =
     "usage: statecachectl store COMMAND DIR [options]\n"
     "\n"
-    "Works on a folder of the disk tier while no service has it open.\n"
+    "store works on a folder of the disk tier while no service has it open:\n"
     "\n"
     "  ls DIR             a line for each record, and how full the store is\n"
     "  verify DIR         metadata against itself, every payload against its checksum\n"
@@ -28,7 +28,7 @@ static const char help[] =
     "\n"
     "FILE may be - : standard output, standard input.\n"
     "exit status: 0 done; 1 done, and something is damaged or was not imported; 2 wrong usage;\n"
-    "3 the store cannot be opened; 4 failed\n";
+    "3 the store cannot be opened, or the service not reached; 4 failed\n";
 
 int ctl_fail(const char *what, int code)
 {
@@ -49,7 +49,7 @@ const char *ctl_codec_name(uint32_t codec)
     return sc_codec_by_id(codec, &row) == SC_OK ? row->name : "unknown";
 }
 
-static int usage(const char *text, const char *word)
+int ctl_usage(const char *text, const char *word)
 {
     (void)fprintf(stderr, "statecachectl: %s%s%s\nTry statecachectl --help.\n", text,
         word ? " " : "", word ? word : "");
@@ -96,20 +96,20 @@ static int parse(const struct command *command, int argc, char **argv, struct ct
     for (int i = 3; i < argc; i++) {
         const char *word = argv[i];
         if (word[0] == '-' && word[1] != '\0') {
-            if (!takes(command, word)) return usage("unknown option", word);
+            if (!takes(command, word)) return ctl_usage("unknown option", word);
             if (strcmp(word, "--json") == 0) out->json = true;
             if (strcmp(word, "--quick") == 0) out->quick = true;
             if (strcmp(word, "--tokens") == 0) out->tokens = true;
             if (strcmp(word, "--id") == 0) {
                 if (!number(argv[++i], UINT32_MAX - 1, &value)) {
-                    return usage("--id needs an id", NULL);
+                    return ctl_usage("--id needs an id", NULL);
                 }
                 out->id = (uint32_t)value;
                 out->has_id = true;
             }
             if (strcmp(word, "--bytes-max") == 0 &&
                 (!number(argv[++i], UINT64_MAX / 2, &out->bytes_max) || out->bytes_max < 4096)) {
-                return usage("--bytes-max needs a number of bytes, 4096 or more", NULL);
+                return ctl_usage("--bytes-max needs a number of bytes, 4096 or more", NULL);
             }
         } else if (place == 0) {
             out->folder = word;
@@ -118,17 +118,25 @@ static int parse(const struct command *command, int argc, char **argv, struct ct
             out->file = word;
             place++;
         } else if (place == 1 && command->wants_id) {
-            if (!number(word, UINT32_MAX - 1, &value)) return usage("not an id:", word);
+            if (!number(word, UINT32_MAX - 1, &value)) return ctl_usage("not an id:", word);
             out->id = (uint32_t)value;
             place++;
         } else {
-            return usage("too many words:", word);
+            return ctl_usage("too many words:", word);
         }
     }
     if (place < (command->wants_file || command->wants_id ? 2 : 1)) {
-        return usage("too few words for store", command->name);
+        return ctl_usage("too few words for store", command->name);
     }
     return CTL_OK;
+}
+
+/* Whether all that was printed has left. */
+static int written_out(void)
+{
+    if (fflush(stdout) == 0 && !ferror(stdout)) return CTL_OK;
+    (void)fprintf(stderr, "statecachectl: cannot write: %s\n", strerror(errno));
+    return CTL_FAILED;
 }
 
 static int run(const struct command *command, const struct ctl_options *options)
@@ -143,12 +151,17 @@ static int run(const struct command *command, const struct ctl_options *options)
     if (sc_store_open(&open, &store) != SC_OK) return ctl_fail(options->folder, CTL_OPEN);
     int code = command->run(options, store);
     sc_store_close(store);
-    if (fflush(stdout) != 0 || ferror(stdout)) {
-        (void)fprintf(stderr, "statecachectl: cannot write: %s\n", strerror(errno));
-        return CTL_FAILED;
-    }
-    return code;
+    int written = written_out();
+    return written == CTL_OK ? code : written;
 }
+
+/* Commands that talk to a service: each reads its own words. */
+static const struct {
+    const char *name;
+    int (*run)(int argc, char **argv);
+} service_commands[] = {
+    {NULL, NULL},
+};
 
 int main(int argc, char **argv)
 {
@@ -161,9 +174,16 @@ int main(int argc, char **argv)
                 SC_STORE_FORMAT) < 0 ? CTL_FAILED : CTL_OK;
         }
     }
+    for (size_t i = 0; argc > 1 && service_commands[i].name; i++) {
+        if (strcmp(service_commands[i].name, argv[1]) != 0) continue;
+        int code = service_commands[i].run(argc, argv);
+        return code == CTL_OK ? written_out() : code;
+    }
     if (argc < 3 || strcmp(argv[1], "store") != 0) {
-        return usage(argc < 2 ? "what shall be done?" : argc < 3 && strcmp(argv[1], "store") == 0 ?
-            "what shall be done to the store?" : "there is no command", argc < 3 ? NULL : argv[1]);
+        bool store = argc == 2 && strcmp(argv[1], "store") == 0;
+        return ctl_usage(argc < 2 ? "what shall be done?" :
+            store ? "what shall be done to the store?" : "there is no command",
+            argc < 2 || store ? NULL : argv[1]);
     }
     for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++) {
         struct ctl_options options = {.command = commands[i].name};
@@ -171,5 +191,5 @@ int main(int argc, char **argv)
         int code = parse(&commands[i], argc, argv, &options);
         return code == CTL_OK ? run(&commands[i], &options) : code;
     }
-    return usage("there is no command store", argv[2]);
+    return ctl_usage("there is no command store", argv[2]);
 }
