@@ -319,6 +319,13 @@ sc_status sc_cache_room(const sc_cache *cache, sc_room *room_out)
 static void tier_stats(const sc_cache *cache, sc_cache_stats *stats)
 {
     const struct tier *tier = cache->tier;
+    uint64_t below = 0, tokens_below = 0;
+    for (uint32_t t = TIER_FIRST; t < SC_TIER_COUNT; t++) {
+        below += stats->resumed_by_tier[t];
+        tokens_below += stats->tokens_hit_by_tier[t];
+    }
+    stats->resumed_by_tier[SC_TIER_DEVICE] = stats->resumed - below;
+    stats->tokens_hit_by_tier[SC_TIER_DEVICE] = stats->tokens_hit - tokens_below;
     if (!tier) return;
     stats->tier_records = tier->record_count;
     stats->transfers_alive = tier->transfer_count;

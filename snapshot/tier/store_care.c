@@ -42,6 +42,19 @@ sc_status sc_store_stats_get(struct sc_store *store, struct sc_store_stats *stat
     return SC_OK;
 }
 
+sc_status sc_store_wear_get(struct sc_store *store, uint64_t *written_bytes_out, uint64_t *day_out,
+    uint64_t *day_bytes_out)
+{
+    SC_REQUIRE(written_bytes_out != NULL && day_out != NULL && day_bytes_out != NULL);
+    SC_TRY(store_enter(store));
+    sc_mutex_lock(&store->lock);
+    *written_bytes_out = store->written_bytes;
+    *day_out = store->day;
+    *day_bytes_out = store->day_bytes;
+    sc_mutex_unlock(&store->lock);
+    return store->broken ? SC_FAIL(SC_ERR_IO, "the store must be opened again") : SC_OK;
+}
+
 sc_status sc_store_file_wear(struct sc_store *store, uint32_t file, uint64_t *bytes_out)
 {
     SC_REQUIRE(bytes_out != NULL);

@@ -174,7 +174,7 @@ sc_status sc_tiers_destroy(sc_tiers *base)
     return SC_OK;
 }
 
-static bool tiers_full(struct tiers *tiers, sc_tiers_stats *stats)
+static void tiers_full(struct tiers *tiers, sc_tiers_stats *stats)
 {
     struct sc_host_store_stats host;
     struct sc_store_stats disk;
@@ -182,12 +182,14 @@ static bool tiers_full(struct tiers *tiers, sc_tiers_stats *stats)
         stats->used_bytes[SC_TIER_TABLE_HOST] = host.used_bytes;
         stats->pinned = host.pinned;
     }
-    if (tiers->disk && sc_store_stats_get(tiers->disk, &disk) == SC_OK) {
+    if (!tiers->disk) return;
+    if (sc_store_stats_get(tiers->disk, &disk) == SC_OK) {
         stats->used_bytes[SC_TIER_TABLE_DISK] = disk.used_bytes;
         stats->direct = disk.direct;
         stats->uring = disk.uring;
     }
-    return true;
+    stats->disk_broken = sc_store_wear_get(tiers->disk, &stats->disk_written_bytes,
+        &stats->disk_day, &stats->disk_day_bytes) == SC_ERR_IO;
 }
 
 sc_status sc_tiers_stats_get(sc_tiers *base, sc_tiers_stats *stats_out)
@@ -199,7 +201,7 @@ sc_status sc_tiers_stats_get(sc_tiers *base, sc_tiers_stats *stats_out)
     sc_mutex_lock(&tiers->lock);
     sc_tiers_stats stats = tiers->stats;
     sc_mutex_unlock(&tiers->lock);
-    (void)tiers_full(tiers, &stats);
+    tiers_full(tiers, &stats);
     stats.struct_size = bytes;
     memcpy(stats_out, &stats, bytes);
     return SC_OK;

@@ -28,11 +28,23 @@ static struct sc_tier_job *job_pop(struct queue *queue)
     return job;
 }
 
+/* Which tier it went to, or, of a restore, the one that it was reading. */
+static uint32_t tier_of(const struct sc_tier_job *job)
+{
+    if (job->op != SC_TIER_RESTORE) return job->tier;
+    return job->sources[job->source < job->source_count ? job->source : 0].tier;
+}
+
 static void job_done(struct tiers *tiers, struct sc_tier_job *job)
 {
+    sc_tiers_stats *stats = &tiers->stats;
     sc_mutex_lock(&tiers->lock);
     job->next = NULL;
-    tiers->stats.failed += job->status != SC_OK;
+    stats->failed += job->status != SC_OK;
+    if (job->status == SC_ERR_IO || job->status == SC_ERR_CORRUPT) {
+        stats->io_failed[tier_of(job)]++;
+        stats->io_failed_row[tier_of(job)]++;
+    }
     *tiers->done_end = job;
     tiers->done_end = &job->next;
     sc_mutex_unlock(&tiers->lock);

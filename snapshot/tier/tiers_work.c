@@ -25,6 +25,13 @@ void sc_tiers_release(struct tiers *tiers, struct sc_tier_job *job)
     job->owned = job->payload = NULL;
 }
 
+static uint32_t bucket_of(uint64_t ns)
+{
+    uint32_t bucket = 0;
+    while (bucket < SC_TIERS_BUCKET_COUNT - 1 && ns >= SC_TIERS_BUCKET_NS(bucket)) bucket++;
+    return bucket;
+}
+
 static void count(struct tiers *tiers, const struct sc_tier_job *job, uint32_t tier, bool stored)
 {
     uint64_t ns = sc_clock_now_ns() - job->began_ns;
@@ -33,6 +40,8 @@ static void count(struct tiers *tiers, const struct sc_tier_job *job, uint32_t t
     (stored ? stats->stored : stats->restored)[tier]++;
     (stored ? stats->stored_bytes : stats->restored_bytes)[tier] += job->bytes;
     (stored ? stats->stored_ns : stats->restored_ns)[tier] += ns;
+    (stored ? stats->stored_time : stats->restored_time)[tier][bucket_of(ns)]++;
+    stats->io_failed_row[tier] = 0;
     sc_mutex_unlock(&tiers->lock);
 }
 

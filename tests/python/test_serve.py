@@ -314,6 +314,7 @@ def test_tiers__an_evicted_state_comes_back_from_host_memory(pool):
         settle(cache)
         cache.verify()
         assert tiers.stats()["restored"][1] == 1
+        assert sum(tiers.stats()["restored_time"][1]) == 1
 
 
 class Pages(sc.KvMover):

@@ -20,11 +20,17 @@ START_TEST(tiers__a_state_comes_back_from_each_tier_with_its_kv)
     ck_assert_uint_eq(stats.resumed_by_tier[tier], 1);
     ck_assert_uint_eq(stats.tokens_hit_by_tier[tier], N);
     ck_assert_uint_eq(stats.restored, 1);
+    ck_assert_uint_eq(stats.resumed_by_tier[SC_TIER_DEVICE], 0);
     /* It is a snapshot of the device again. */
     answer = rig_lookup(t.rig, prompt(0), N + 1);
     ck_assert_uint_eq(answer.state_len[SC_TIER_DEVICE], N);
     ck_assert_uint_eq(answer.state_len[tier], 0);
     ck_assert_uint_eq(t.waited, 1);
+    ck_assert_uint_eq(tiered_serve(&t, prompt(0), N + 1), N);
+    stats = rig_stats(t.rig);
+    ck_assert_uint_eq(stats.resumed_by_tier[SC_TIER_DEVICE], 1);
+    ck_assert_uint_eq(stats.tokens_hit_by_tier[SC_TIER_DEVICE], N);
+    ck_assert_uint_eq(stats.tokens_hit, 2 * N);
     tiered_deinit(&t);
 }
 END_TEST

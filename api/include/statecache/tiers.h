@@ -115,6 +115,11 @@ SC_TIERS_API sc_status sc_tiers_stored(
  * uses the tiers), SC_ERR_NO_MEMORY. */
 SC_TIERS_API sc_status sc_tiers_agree(sc_tiers *tiers, const sc_stored *common, uint32_t count);
 
+/** Transfers are also counted by how long they took: bucket `b` has those of less than
+ * SC_TIERS_BUCKET_NS(b) that no bucket before has; the last bucket has all the others. */
+#define SC_TIERS_BUCKET_NS(b) ((uint64_t)65536 << (b))
+enum { SC_TIERS_BUCKET_COUNT = 20 };
+
 /** What the transfers of this process have done and measured. */
 typedef struct sc_tiers_stats {
     size_t struct_size;            /* in */
@@ -127,6 +132,16 @@ typedef struct sc_tiers_stats {
     uint64_t used_bytes[4];
     bool pinned;                   /* the host tier's memory */
     bool direct, uring;            /* of the disk tier */
+    /* the disk's metadata could not be written, and nothing is written or read until the tiers are
+     * opened again */
+    bool disk_broken;
+    uint64_t stored_time[4][SC_TIERS_BUCKET_COUNT], restored_time[4][SC_TIERS_BUCKET_COUNT];
+    /* Of those in `failed`: SC_ERR_IO and SC_ERR_CORRUPT; and how many there were since the last
+     * transfer of this tier that succeeded */
+    uint64_t io_failed[4], io_failed_row[4];
+    /* Wear: payload written to disk, ever, and on the day (86,400 s of the clock that the cache is
+     * given) of the last write; as of other days it is 0 */
+    uint64_t disk_written_bytes, disk_day, disk_day_bytes;
 } sc_tiers_stats;
 /** Fills `stats_out->struct_size` bytes. Threads: any. SC_ERR_INVALID. */
 SC_TIERS_API sc_status sc_tiers_stats_get(sc_tiers *tiers, sc_tiers_stats *stats_out);

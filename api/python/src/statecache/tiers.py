@@ -151,10 +151,10 @@ class Tiers:
         out.struct_size = ffi.sizeof("sc_tiers_stats")
         with self._handle as pointer:
             call("sc_tiers_stats_get", pointer, out)
-        found = {}
-        for name, field in ffi.typeof("sc_tiers_stats").fields:
-            value = getattr(out, name)
-            found[name] = list(value) if field.type.kind == "array" else value
+        def plain(value: Any, kind: Any) -> Any:
+            return [plain(each, kind.item) for each in value] if kind.kind == "array" else value
+        found = {name: plain(getattr(out, name), field.type)
+                 for name, field in ffi.typeof("sc_tiers_stats").fields}
         del found["struct_size"]
         return found
 

@@ -287,6 +287,10 @@ struct sc_store_stats {
     bool uring, direct;
 };
 sc_status sc_store_stats_get(struct sc_store *store, struct sc_store_stats *stats_out);
+/* The same bytes as in the stats, without a look at the metadata. SC_ERR_IO: it could not be
+ * written, and the store must be opened again; the bytes are told all the same. */
+sc_status sc_store_wear_get(struct sc_store *store, uint64_t *written_bytes_out, uint64_t *day_out,
+    uint64_t *day_bytes_out);
 /* Payload bytes ever written to extent file `file`; SC_ERR_NOT_FOUND past the last. */
 sc_status sc_store_file_wear(struct sc_store *store, uint32_t file, uint64_t *bytes_out);
 
