@@ -1,14 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Schemas of known models, as one table.
  *
- * A row gives heads, head dims and key heads (or groups); the conv window follows from the family:
- *
- *   GDN, KDA   q|k|v     key_heads * K | key_heads * K | heads * V     (KDA: key_heads == heads)
- *   MAMBA2     x|B|C     heads * P | groups * N | groups * N
- *   MAMBA1     x         d_inner (heads counts channels, P is 1)
- *
- * All windows are packed into one bf16 part of 3 rows (W = 4). Schemas with one window each for q,
- * k and v are written by hand, with index 0, 1, 2.
+ * A row gives heads, head dims and key heads (or groups); the parts follow from the family
+ * (pool/model.h), with one bf16 window of 3 rows (W = 4).
  *
  * Layer numbers: where a model's placement of linear layers is public they are the model's own;
  * otherwise (DENSE) they count the linear layers alone. Rows marked "recall" were not confirmed by
@@ -17,9 +11,13 @@
 
 #include "base/error.h"
 #include "base/sc_assert.h"
+#include "pool/model.h"
 #include "statecache/schema.h"
 
-enum family { GDN, KDA, MAMBA2, MAMBA1, FAMILY_COUNT };
+#define GDN SC_FAMILY_GDN
+#define KDA SC_FAMILY_KDA
+#define MAMBA2 SC_FAMILY_MAMBA2
+#define MAMBA1 SC_FAMILY_MAMBA1
 
 enum placement {
     EVERY,          /* all layers */
@@ -30,7 +28,7 @@ enum placement {
 
 struct preset {
     const char *name;
-    enum family family;
+    enum sc_family family;
     enum placement placement;
     uint32_t layers;    /* linear layers */
     uint32_t total;     /* layers of the model; DENSE: the same as layers */
@@ -68,16 +66,6 @@ static const struct preset presets[] = {
 };
 enum { PRESET_COUNT = sizeof presets / sizeof presets[0], LAYERS_MAX = 128 };
 
-static const char *const group_names[FAMILY_COUNT] = {"gdn", "kda", "mamba2", "mamba1"};
-
-/* Covered by the fingerprint: states made under other conventions are other states. */
-static const char *const conventions[FAMILY_COUNT] = {
-    "gdn 1: conv [W-1][q|k|v] raw inputs, oldest first; state [HV][V][K]; q, k l2norm eps 1e-6",
-    "kda 1: conv [W-1][q|k|v] raw inputs, oldest first; state [HV][V][K]; q, k l2norm eps 1e-6",
-    "mamba2 1: conv [W-1][x|B|C] raw inputs, oldest first; state [heads][P][N]",
-    "mamba1 1: conv [W-1][x] raw inputs, oldest first; state [channels][1][N]",
-};
-
 const char *sc_schema_preset_name(uint32_t index)
 {
     return index < PRESET_COUNT ? presets[index].name : NULL;
@@ -94,59 +82,23 @@ static bool is_linear(const struct preset *preset, uint32_t layer)
     return true;
 }
 
-static void conv_part(const struct preset *p, uint32_t layer, sc_part *out)
-{
-    sc_part part = {.layer = layer, .kind = SC_PART_CONV, .dtype = SC_DTYPE_BF16, .dim_count = 2};
-    const uint32_t inner = p->heads * p->rows;
-    switch (p->family) {
-    case GDN:
-    case KDA:
-        part.block_count = 3;
-        part.blocks[0] = (sc_block){p->key_heads * p->cols, p->cols, SC_SPLIT_GROUPS};
-        part.blocks[1] = part.blocks[0];
-        part.blocks[2] = (sc_block){inner, p->rows, SC_SPLIT_EVEN};
-        break;
-    case MAMBA2:
-        part.block_count = 3;
-        part.blocks[0] = (sc_block){inner, p->rows, SC_SPLIT_EVEN};
-        part.blocks[1] = (sc_block){p->key_heads * p->cols, p->cols, SC_SPLIT_GROUPS};
-        part.blocks[2] = part.blocks[1];
-        break;
-    case MAMBA1:
-    case FAMILY_COUNT:
-        part.block_count = 1;
-        part.blocks[0] = (sc_block){inner, p->rows, SC_SPLIT_EVEN};
-        break;
-    }
-    part.dims[0] = 3;
-    for (uint32_t b = 0; b < part.block_count; b++) part.dims[1] += part.blocks[b].channels;
-    *out = part;
-}
-
 static sc_status preset_build(const struct preset *preset, sc_dtype dtype, sc_schema **schema_out)
 {
     sc_part parts[2 * LAYERS_MAX];
-    sc_group group = {.chunk = preset->chunk};
+    bool linear[LAYERS_MAX];
     uint32_t count = 0;
-    memcpy(group.name, group_names[preset->family], strlen(group_names[preset->family]) + 1);
+    SC_ASSERT(preset->total <= LAYERS_MAX);
     for (uint32_t layer = 0; layer < preset->total; layer++) {
-        if (!is_linear(preset, layer)) continue;
-        SC_ASSERT(count + 2 <= 2 * LAYERS_MAX);
-        conv_part(preset, layer, &parts[count++]);
-        parts[count++] = (sc_part){.layer = layer, .kind = SC_PART_RECURRENT, .dtype = dtype,
-            .dim_count = 3, .dims = {preset->heads, preset->rows, preset->cols}};
+        linear[layer] = is_linear(preset, layer);
+        count += linear[layer];
     }
-    SC_ASSERT(count == 2 * preset->layers);
-    sc_schema_options options = SC_SCHEMA_OPTIONS_INIT;
-    options.model = preset->name;
-    options.revision = "preset";
-    options.conventions = conventions[preset->family];
-    options.groups = &group;
-    options.group_count = 1;
-    options.parts = parts;
-    options.part_count = count;
-    options.layer_count = preset->total;
-    return sc_schema_create(&options, schema_out);
+    SC_ASSERT(count == preset->layers);
+    const struct sc_model model = {.name = preset->name, .revision = "preset",
+        .family = preset->family, .layer_count = preset->total, .linear = linear,
+        .heads = preset->heads, .rows = preset->rows, .cols = preset->cols,
+        .key_heads = preset->key_heads, .conv_rows = 3, .chunk = preset->chunk, .dtype = dtype,
+        .conv_dtype = SC_DTYPE_BF16};
+    return sc_model_schema(&model, parts, schema_out);
 }
 
 sc_status sc_schema_preset(const char *name, sc_dtype recurrent_dtype, sc_schema **schema_out)

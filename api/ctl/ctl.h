@@ -36,6 +36,9 @@ int ctl_gc(const struct ctl_options *options, struct sc_store *store);
 int ctl_export(const struct ctl_options *options, struct sc_store *store);
 int ctl_import(const struct ctl_options *options, struct sc_store *store);
 
+/* "schema ...": all words of the program; the exit status. */
+int ctl_schema(int argc, char **argv);
+
 /* ---- service.c: commands that talk to a service; built where the service is */
 
 struct sc_client;

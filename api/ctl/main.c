@@ -11,6 +11,9 @@ enum { FILE_BYTES = 64 << 20 };
 
 static const char help[] =
     "usage: statecachectl store COMMAND DIR [options]\n"
+    "       statecachectl schema FILE [options]\n"
+    "\n"
+    "schema: what the states of a model are, from its config.json (schema --help).\n"
     "\n"
     "store works on a folder of the disk tier while no service has it open:\n"
     "\n"
@@ -165,6 +168,7 @@ static const struct {
 
 int main(int argc, char **argv)
 {
+    if (argc > 1 && strcmp(argv[1], "schema") == 0) return ctl_schema(argc, argv);
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) {
             return fputs(help, stdout) < 0 ? CTL_FAILED : CTL_OK;
