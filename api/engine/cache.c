@@ -99,8 +99,9 @@ static sc_status create_arrays(sc_cache *cache)
     cache->scratch_status = sc_heap_calloc(&cache->heap, saves, sizeof *cache->scratch_status);
     cache->scratch_order = sc_heap_calloc(&cache->heap, saves, sizeof *cache->scratch_order);
     cache->scratch_publish = sc_heap_calloc(&cache->heap, saves, sizeof *cache->scratch_publish);
+    cache->scratch_nodes = sc_heap_calloc(&cache->heap, saves, sizeof *cache->scratch_nodes);
     if (!cache->scratch_saves || !cache->scratch_status || !cache->scratch_order ||
-        !cache->scratch_publish) {
+        !cache->scratch_publish || !cache->scratch_nodes) {
         return SC_FAIL(SC_ERR_NO_MEMORY, "no memory for %zu saves", saves);
     }
     return SC_OK;
@@ -119,6 +120,7 @@ static void cache_free(sc_cache *cache)
     if (cache->radix) sc_radix_destroy(cache->radix);
     sc_engine_step_free(cache);
     sc_engine_ring_free(cache);
+    sc_engine_events_free(cache);
     sc_engine_record_free(cache);
     sc_heap_free(heap, cache->scratch_ids, cache->scratch_ids_cap * sizeof *cache->scratch_ids);
     sc_heap_free(heap, cache->scratch_runs, cache->scratch_runs_cap * sizeof *cache->scratch_runs);
@@ -126,6 +128,7 @@ static void cache_free(sc_cache *cache)
     sc_heap_free(heap, cache->scratch_status, saves * sizeof *cache->scratch_status);
     sc_heap_free(heap, cache->scratch_order, saves * sizeof *cache->scratch_order);
     sc_heap_free(heap, cache->scratch_publish, saves * sizeof *cache->scratch_publish);
+    sc_heap_free(heap, cache->scratch_nodes, saves * sizeof *cache->scratch_nodes);
     sc_heap_free(heap, cache->scratch_hashes,
         cache->scratch_hashes_cap * sizeof *cache->scratch_hashes);
     sc_heap_free(heap, cache->pins, cache->pin_cap * sizeof *cache->pins);
@@ -190,6 +193,7 @@ sc_status sc_cache_create(const sc_cache_options *options, sc_cache **cache_out)
     if (status == SC_OK) status = sc_engine_policy_create(cache);
     if (status == SC_OK) status = create_arrays(cache);
     if (status == SC_OK) status = sc_engine_ring_create(cache);
+    if (status == SC_OK) status = sc_engine_events_create(cache);
     if (status == SC_OK) status = sc_engine_kernels_create(cache);
     if (status == SC_OK) status = sc_engine_record_room(cache, 0);
     if (status == SC_OK) status = sc_rwlock_init(&cache->lock, SC_RANK_ENGINE);

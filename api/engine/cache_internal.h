@@ -146,6 +146,8 @@ enum { SPACE_KEY_BYTES = 64 };
 
 struct tier;     /* tier.h */
 struct transfer;
+struct tier_record;
+struct event_queue; /* event.h */
 
 /* A namespace. `id - 1` is its index in sc_cache.spaces. */
 struct space {
@@ -153,6 +155,7 @@ struct space {
     uint32_t radix_space;
     uint32_t lease_count;
     uint32_t tier_space;  /* of the directory of tiers */
+    uint64_t adapter_id, adapter_generation;
     uint8_t key[SPACE_KEY_BYTES];
     uint32_t key_bytes;
     UT_hash_handle hh; /* in sc_cache.space_by_key */
@@ -391,15 +394,17 @@ struct sc_cache {
     uint32_t scratch_ids_cap;
     struct sc_radix_run *scratch_runs;
     uint32_t scratch_runs_cap;
-    struct sc_radix_save *scratch_saves; /* [save_max + 1], like the next three */
+    struct sc_radix_save *scratch_saves; /* [save_max + 1], like the next four */
     sc_status *scratch_status;
     uint32_t *scratch_order;
+    sc_node *scratch_nodes;              /* of the saves */
     struct step_save *scratch_publish;
     uint32_t *scratch_depth;             /* [draft_max] of each draft in its tree */
     uint64_t *scratch_hashes;            /* of blocks; sc_engine_hashes_reserve */
     uint32_t scratch_hashes_cap;
 
     struct tier *tier;        /* NULL: the device alone */
+    struct event_queue *events; /* NULL: nobody asks */
     struct recorder recorder;
     struct report *report;    /* NULL: nobody asks */
     sc_cache_stats stats;     /* the counters among its members */
@@ -600,6 +605,19 @@ void sc_engine_record_trim(sc_cache *cache, uint64_t token_max);
 void sc_engine_record_apply(sc_cache *cache, const sc_done *done, uint32_t count,
     uint64_t now_ns);
 void sc_engine_record_drain(sc_cache *cache, uint32_t cap, const int32_t *ids, uint32_t count);
+
+/* event.c: what the reader of events is told; nothing happens without one. */
+sc_status sc_engine_events_create(sc_cache *cache);
+void sc_engine_events_free(sc_cache *cache);
+/* A snapshot of the lease is on `node`; it has gone from the device. */
+void sc_engine_event_saved(sc_cache *cache, const struct lease *lease, uint32_t position,
+    sc_node node, uint32_t snapshot, uint32_t kind);
+void sc_engine_event_gone(sc_cache *cache, uint32_t snapshot, uint32_t cause);
+/* A restore has made a snapshot; a store has made a copy; a copy has gone. */
+void sc_engine_event_restored(sc_cache *cache, const struct transfer *transfer, sc_node node,
+    uint32_t snapshot);
+void sc_engine_event_copied(sc_cache *cache, const struct transfer *transfer, uint32_t which);
+void sc_engine_event_dropped(sc_cache *cache, const struct tier_record *record, uint32_t which);
 
 /* evict.c */
 struct evict_sink {

@@ -81,11 +81,12 @@ static void sink_snapshot(void *ctx, uint32_t snapshot, enum sc_radix_cause caus
     sc_status status = sc_registry_get(sink->cache->registry, snapshot, &info);
     if (status == SC_OK) status = sc_registry_remove(sink->cache->registry, snapshot, &slot);
     SC_ASSERT(status == SC_OK); /* (2) */
+    bool asked = cause == SC_RADIX_CAUSE_ASKED || sink->chosen;
+    uint32_t as = asked ? sink->asked_as : causes[cause];
+    sc_engine_event_gone(sink->cache, snapshot, as);
     sc_engine_tier_gone(sink->cache, snapshot);
     sc_engine_ring_gone(sink->cache, info.extra);
     sc_engine_slot_free(sink->cache->options.pool, slot);
-    bool asked = cause == SC_RADIX_CAUSE_ASKED || sink->chosen;
-    uint32_t as = asked ? sink->asked_as : causes[cause];
     sink->cache->stats.evicted[as]++;
     sink->slots++;
 }

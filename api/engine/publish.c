@@ -333,7 +333,7 @@ static uint32_t register_saves(sc_cache *cache, struct lease *lease, const struc
     return registered;
 }
 
-/* The policy learns of each new snapshot on the path to `node`; pins move. */
+/* The policy learns of each new snapshot on the path to `node`, and who reads events; pins move. */
 static void tell(sc_cache *cache, struct lease *lease, const struct offer *offer,
     uint32_t registered, sc_node node)
 {
@@ -351,6 +351,13 @@ static void tell(sc_cache *cache, struct lease *lease, const struct offer *offer
         sc_engine_ring_located(cache, lease, node, saved->snapshot);
         bool end = save->kind == SC_KIND_PROMPT_END || save->kind == SC_KIND_END;
         if (end && r + 1 == registered) sc_engine_pin_move(cache, lease, node);
+        cache->scratch_nodes[r] = node;
+    }
+    for (uint32_t r = 0; r < registered; r++) { /* each is the base of the next */
+        const struct step_save *save = &offer->saves[cache->scratch_order[r]];
+        if (cache->scratch_status[r] != SC_OK) continue;
+        sc_engine_event_saved(cache, lease, save->position, cache->scratch_nodes[r],
+            cache->scratch_saves[r].snapshot, save->kind);
     }
 }
 

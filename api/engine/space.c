@@ -114,7 +114,11 @@ sc_status sc_namespace_open(sc_cache *cache, const sc_fingerprint *fingerprint, 
     if (!space) {
         status = sc_engine_tier_space_open(cache, adapter_id, adapter_generation, &tier_space);
         if (status == SC_OK) status = space_create(cache, key, key_bytes, &space);
-        if (status == SC_OK) space->tier_space = tier_space;
+        if (status == SC_OK) {
+            space->tier_space = tier_space;
+            space->adapter_id = adapter_id;
+            space->adapter_generation = adapter_generation;
+        }
     }
     if (status == SC_OK) {
         *namespace_out = (sc_namespace){space->id, space->generation};

@@ -320,6 +320,7 @@ void sc_tier_copy_drop(sc_cache *cache, struct tier_record *record, uint32_t whi
     struct tier *tier = cache->tier;
     SC_ASSERT((record->copies & 1u << which) && record->readers[which] == 0); /* (23) */
     record->copies = (uint8_t)(record->copies & ~(1u << which));
+    sc_engine_event_dropped(cache, record, which);
     tier->used[which] -= record->bytes[which];
     tier->count[which]--;
     record->bytes[which] = 0;

@@ -107,6 +107,7 @@ static uint32_t publish(sc_cache *cache, struct transfer *transfer, sc_node *nod
             (void)sc_policy_attach(cache->policy, path, inserted.node, snapshot);
         }
         if (record->snapshot == 0) sc_tier_link(cache, record, snapshot, inserted.node);
+        sc_engine_event_restored(cache, transfer, inserted.node, snapshot);
         return snapshot;
     }
     sc_engine_slot_free(cache->options.pool, transfer->slot);

@@ -283,6 +283,7 @@ void sc_tier_store_end(sc_cache *cache, struct transfer *transfer, sc_status sta
             record->disk_tick = transfer->job.disk_tick;
         }
         if (!spilled) record->suspect = 0; /* of copies that are gone */
+        sc_engine_event_copied(cache, transfer, which);
         cache->stats.tier_stored[which]++;
     } else {
         record->failed++;

@@ -124,12 +124,16 @@ typedef struct sc_cache_options {
      * two mean, in kernels_choice.h. Read during creation; NULL: the first rows that fit */
     const char *decode_backend;
     const char *extend_backend;
+    /* Changes of what is saved are queued for a reader, so many bytes of them, and twice that is
+     * taken (statecache/events.h); 0: they are not. At least 4,096; what it needs: 80 bytes and the
+     * new tokens of each state that is saved between two calls of the reader */
+    uint64_t event_bytes;
 } sc_cache_options;
 #define SC_DEPTH_MAX 4
 #define SC_CACHE_OPTIONS_INIT                                                                      \
     {sizeof(sc_cache_options), NULL, NULL, 1, false, 256, 256, 1024, 1u << 20, 0, 0,               \
         SC_SAVE_DEFAULT, 0, false, NULL, 1, 0, false, NULL, NULL, NULL, 0, 0, 0, 0, 0, 0, NULL,    \
-        NULL, NULL, NULL}
+        NULL, NULL, NULL, 0}
 
 /** A limit of 0 (rows, saves, leases, tokens of a lease, depth) means its default. `struct_size`
  * may be that of an older version: what lies beyond takes its default; a larger one is refused.

@@ -5,6 +5,7 @@
 #define STATECACHE_STATECACHE_H
 
 #include "statecache/cache.h"
+#include "statecache/events.h"
 #include "statecache/kernels.h"
 #include "statecache/kernels_choice.h"
 #include "statecache/kernels_draft.h"
