@@ -21,6 +21,8 @@
 
 enum { TICK_MS = 1, SECOND_MS = 250, STOP_MS = 5000, DONE_MAX = 64, FILES_SPARE = 64 };
 
+uint64_t sd_clock_began_ns;
+
 /* ---- work elsewhere ---- */
 
 static void work_run(uv_work_t *request)
@@ -289,9 +291,19 @@ static void free_all(struct sd_server *server)
     msgpack_sbuffer_destroy(&server->answer);
 }
 
+static void begin_clock(void)
+{
+    uv_timeval64_t now;
+    if (uv_gettimeofday(&now) != 0 || now.tv_sec < 0) return; /* then it is the machine's uptime */
+    uint64_t ns = (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_usec * 1000;
+    uint64_t up = uv_hrtime();
+    sd_clock_began_ns = ns > up ? ns - up : 0;
+}
+
 bool sd_server_open(struct sd_server *server, struct sd_config *config)
 {
     const char *what = "";
+    begin_clock();
     *server = (struct sd_server){.config = config, .own_uid = (uint32_t)geteuid(),
         .began_ns = sd_now_ns(), .spare_fd = open("/dev/null", O_RDONLY | O_CLOEXEC)};
     server->unix_listener.fd = server->tcp_listener.fd = -1;

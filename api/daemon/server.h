@@ -170,9 +170,12 @@ struct sd_server {
 bool sd_server_open(struct sd_server *server, struct sd_config *config);
 /* Runs until it is told to stop; then everything is closed. The exit status. */
 int sd_server_run(struct sd_server *server);
+/* Nanoseconds since 1970 when the service began, and from then on as they pass: a clock that is set
+ * meanwhile does not matter, and days go on over restarts. */
+extern uint64_t sd_clock_began_ns;
 static inline uint64_t sd_now_ns(void)
 {
-    return uv_hrtime();
+    return sd_clock_began_ns + uv_hrtime();
 }
 /* Something in the cache was changed: transfers may be under way, states may have gone. */
 void sd_server_changed(struct sd_server *server);
