@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Pins, eviction, common prompts, quotas. */
+/* Pins, eviction, common prompts, quotas, status. */
+#include <stdlib.h>
 #include <string.h>
 
 #include "client_internal.h"
@@ -100,4 +101,31 @@ sc_status sc_client_quota_set(sc_client *client, const char *tenant, uint64_t by
         return SC_FAULT(SC_ERR_INVALID, "a client, and a number of bytes, are needed");
     }
     return quota(client, tenant, &bytes_max, &now);
+}
+
+sc_status sc_client_status(sc_client *client, char **json_out)
+{
+    struct client_call call;
+    struct sc_map map;
+    struct sc_bytes text = {NULL, 0};
+    if (!client || !json_out) {
+        return SC_FAULT(SC_ERR_INVALID, "a client, and where the text goes, are needed");
+    }
+    sc_call_begin(&call, client, "status");
+    (void)msgpack_pack_map(&call.packer, 1);
+    sc_pack_bool(&call.packer, "json", true);
+    sc_status status = sc_call_run(&call);
+    if (status == SC_OK && (sc_map_begin(&map, call.result) != SC_OK ||
+        sc_map_str(&map, "json", true, &text) != SC_OK || memchr(text.data, 0, text.count))) {
+        status = sc_call_wrong(&call, "a status");
+    }
+    char *json = status == SC_OK ? malloc((size_t)text.count + 1) : NULL;
+    if (status == SC_OK && !json) status = SC_FAULT(SC_ERR_NO_MEMORY, "no memory for the status");
+    if (json) {
+        memcpy(json, text.data, text.count);
+        json[text.count] = '\0';
+        *json_out = json;
+    }
+    sc_call_end(&call);
+    return status;
 }

@@ -58,4 +58,7 @@ int ctl_service_open(const struct ctl_service *service, struct sc_client **clien
  * cannot be reached. */
 int ctl_service_fail(const char *what);
 
+/* "status ...": all words of the program; the exit status. */
+int ctl_status(int argc, char **argv);
+
 #endif

@@ -12,9 +12,22 @@ enum { FILE_BYTES = 64 << 20 };
 static const char help[] =
     "usage: statecachectl store COMMAND DIR [options]\n"
     "       statecachectl schema FILE [options]\n"
+#if SC_CTL_SERVICE
+    "       statecachectl status [options]\n"
+#endif
     "\n"
     "schema: what the states of a model are, from its config.json (schema --help).\n"
     "\n"
+#if SC_CTL_SERVICE
+    "of a service that runs (statecached):\n"
+    "\n"
+    "  status             what it holds, what was found, who is connected; 1: it has a problem\n"
+    "\n"
+    "  --socket PATH      its Unix socket; default statecached.sock\n"
+    "  --connect H:PORT   instead: its TCP port, in numbers\n"
+    "  --token-file FILE  its first line is said as the token; needed over TCP\n"
+    "\n"
+#endif
     "store works on a folder of the disk tier while no service has it open:\n"
     "\n"
     "  ls DIR             a line for each record, and how full the store is\n"
@@ -163,6 +176,9 @@ static const struct {
     const char *name;
     int (*run)(int argc, char **argv);
 } service_commands[] = {
+#if SC_CTL_SERVICE
+    {"status", ctl_status},
+#endif
     {NULL, NULL},
 };
 
@@ -181,7 +197,8 @@ int main(int argc, char **argv)
     for (size_t i = 0; argc > 1 && service_commands[i].name; i++) {
         if (strcmp(service_commands[i].name, argv[1]) != 0) continue;
         int code = service_commands[i].run(argc, argv);
-        return code == CTL_OK ? written_out() : code;
+        int written = written_out();
+        return written == CTL_OK ? code : written;
     }
     if (argc < 3 || strcmp(argv[1], "store") != 0) {
         bool store = argc == 2 && strcmp(argv[1], "store") == 0;

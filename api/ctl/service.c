@@ -81,6 +81,6 @@ int ctl_service_open(const struct ctl_service *service, struct sc_client **clien
     options.address = address;
     if (sc_client_open(&options, client_out) == SC_OK) return CTL_OK;
     *client_out = NULL;
-    (void)ctl_service_fail(where);
+    (void)ctl_service_fail("the service cannot be reached");
     return CTL_OPEN;
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Calls: from a whole message to a method, and the way back. */
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -34,6 +35,7 @@ static void send_buffer(struct sd_conn *conn, msgpack_sbuffer *buffer, const int
 
 void sd_reply_end(struct sd_call *call, const int *fds, uint32_t fd_count)
 {
+    sd_metrics_call(call, SC_OK);
     if (!call->silent && !call->conn->closing) send_buffer(call->conn, call->buffer, fds, fd_count);
 }
 
@@ -56,6 +58,7 @@ static void pack_fault(msgpack_sbuffer *buffer, uint64_t id)
 void sd_reply_fault(struct sd_call *call)
 {
     sc_status status = sc_fault_last()->status;
+    sd_metrics_call(call, status);
     call->server->count.errors++;
     call->server->count.again += status == SC_ERR_AGAIN || status == SC_ERR_NO_SLOT;
     if (call->silent || call->conn->closing) return;
@@ -241,9 +244,18 @@ static const struct method methods[] = {
     {"verify", sd_verify, true},
 };
 
+enum { METHOD_COUNT = sizeof methods / sizeof methods[0] };
+static_assert((int)METHOD_COUNT < (int)SD_METHODS_MAX, "sd_metrics has a row for each, and one");
+
+const char *sd_method_name(uint32_t place)
+{
+    if (place < METHOD_COUNT) return methods[place].name;
+    return place == METHOD_COUNT ? "unknown" : NULL;
+}
+
 static const struct method *find_method(const struct sc_message *message)
 {
-    for (size_t i = 0; i < sizeof methods / sizeof methods[0]; i++) {
+    for (size_t i = 0; i < METHOD_COUNT; i++) {
         if (strlen(methods[i].name) == message->method_bytes &&
             memcmp(methods[i].name, message->method, message->method_bytes) == 0) {
             return &methods[i];
@@ -255,12 +267,14 @@ static const struct method *find_method(const struct sc_message *message)
 static void call_method(struct sd_call *call, const struct sc_message *message)
 {
     const struct method *method = find_method(message);
+    call->method = method ? (uint32_t)(method - methods) : METHOD_COUNT;
     if (!method) {
         (void)SC_FAULT(SC_ERR_NOT_FOUND, "there is no method '%.*s'",
             (int)(message->method_bytes < 64 ? message->method_bytes : 64), message->method);
         sd_reply_fault(call);
     } else if (!call->conn->greeted && method->fn != sd_hello) {
         (void)SC_FAULT(SC_ERR_STATE, "hello comes first");
+        sd_metrics_call(call, SC_ERR_STATE);
         call->server->count.errors++;
         sd_refuse(call->conn, call->id);
     } else if (method->trusted && call->conn->bound) {
@@ -276,7 +290,8 @@ static void call_method(struct sd_call *call, const struct sc_message *message)
 
 static void dispatch(struct sd_conn *conn, const msgpack_object *object)
 {
-    struct sd_call call = {.server = conn->server, .conn = conn, .buffer = &conn->server->answer};
+    struct sd_call call = {.server = conn->server, .conn = conn, .buffer = &conn->server->answer,
+        .began_ns = sd_now_ns()};
     struct sc_message message;
     bool id_known = false;
     sc_status status = sc_message_read(object, &message, &id_known);

@@ -28,6 +28,8 @@ static const struct name names[] = {
     {"socket", PATH, false, AT(socket), 0, 107, NULL},
     {"listen", PATH, false, AT(listen), 0, 0, NULL},
     {"token_file", PATH, true, AT(token_file), 0, 0, NULL},
+    {"metrics_listen", PATH, false, AT(metrics_listen), 0, 0, NULL},
+    {"metrics_tenants", NUMBER, false, AT(metrics_tenants), 0, 256, NULL},
     {"allow_uid", UIDS, true, AT(uids), 0, 0, NULL},
     {"model", TEXT, false, AT(model), 0, 0, NULL},
     {"revision", PATH, false, AT(revision), 0, 0, NULL},
@@ -98,7 +100,8 @@ static bool bad(const struct place *place, const char *fmt, ...)
 void sd_config_init(struct sd_config *config)
 {
     *config = (struct sd_config){.socket = "statecached.sock", .revision = "preset",
-        .dtype = "f32", .tp_size = 1, .slots = 64, .page_tokens = 1, .policy = "gittins",
+        .dtype = "f32", .tp_size = 1, .metrics_tenants = 64, .slots = 64,
+        .page_tokens = 1, .policy = "gittins",
         .disk_write = "through", .numerics = 1, .connections = 1024, .frame_bytes = 16 << 20,
         .queue = 64, .output_bytes = 64 << 20, .key_tokens = 1 << 20, .leases = 1024,
         .client_leases = 64, .client_writes = 4, .pins = 64, .namespaces = 256, .hello_ms = 5000,

@@ -30,6 +30,8 @@ struct sd_config {
     char listen[SD_PATH_BYTES];
     char token_file[SD_PATH_BYTES];
     char token[SD_TOKEN_BYTES + 1];
+    char metrics_listen[SD_PATH_BYTES];
+    uint64_t metrics_tenants;
     uint32_t uids[SD_UIDS_MAX];
     uint32_t uid_count;
     /* what it keeps */

@@ -373,6 +373,7 @@ static struct sd_conn *conn_make(struct sd_server *server, int fd, bool local)
     if (!conn) return NULL;
     *conn = (struct sd_conn){.server = server, .fd = fd, .local = local,
         .number = ++server->conn_number, .began_ms = uv_now(&server->loop), .uid = UINT32_MAX};
+    conn->opened_ms = conn->began_ms;
     conn->out_end = &conn->out;
     conn->poll.data = conn;
     sc_frame_begin(&conn->frame, server->config->frame_bytes);

@@ -129,15 +129,18 @@ static void name_of(int fd, char *name, size_t name_bytes)
         port);
 }
 
-static bool open_tcp(struct sd_server *server)
+int sd_listen_at(const char *text, bool loopback, char *name, size_t name_bytes)
 {
-    const char *text = server->config->listen;
     struct addrinfo *address = resolve(text);
     int on = 1;
-    if (!address) return failed(text, "HOST:PORT in numbers is expected");
-    if (!is_loopback(address->ai_addr)) {
+    if (!address) {
+        (void)failed(text, "HOST:PORT in numbers is expected");
+        return -1;
+    }
+    if (loopback && !is_loopback(address->ai_addr)) {
         freeaddrinfo(address);
-        return failed(text, "only loopback addresses: the connection is not encrypted");
+        (void)failed(text, "only loopback addresses: the connection is not encrypted");
+        return -1;
     }
     int fd = socket(address->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     bool good = fd >= 0 && setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) == 0 &&
@@ -146,9 +149,18 @@ static bool open_tcp(struct sd_server *server)
     freeaddrinfo(address);
     if (!good) {
         if (fd >= 0) (void)close(fd);
-        return failed(text, strerror(code));
+        (void)failed(text, strerror(code));
+        return -1;
     }
-    name_of(fd, server->tcp_name, sizeof server->tcp_name);
+    name_of(fd, name, name_bytes);
+    return fd;
+}
+
+static bool open_tcp(struct sd_server *server)
+{
+    const char *text = server->config->listen;
+    int fd = sd_listen_at(text, true, server->tcp_name, sizeof server->tcp_name);
+    if (fd < 0) return false;
     return start(server, &server->tcp_listener, fd, false) || failed(text, "no memory");
 }
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What operators and tools ask: evict, quotas, common prompts, status, verify. */
+/* What operators and tools ask: evict, quotas, common prompts, verify. */
 #include <string.h>
 
 #include "server.h"
@@ -111,112 +111,6 @@ void sd_namespace_drop(struct sd_call *call)
     sd_store_sweep(&server->store);
     sd_server_changed(server);
     reply_map(call, "namespaces", server->store.space_count);
-}
-
-/* ---- status ---- */
-
-static void pack_list(msgpack_packer *packer, const char *name, const uint64_t *values,
-    uint32_t count)
-{
-    sc_pack_name(packer, name);
-    (void)msgpack_pack_array(packer, count);
-    for (uint32_t i = 0; i < count; i++) (void)msgpack_pack_uint64(packer, values[i]);
-}
-
-static void pack_service(msgpack_packer *packer, const struct sd_server *server)
-{
-    const struct sd_counters *count = &server->count;
-    const struct { const char *name; uint64_t value; } rows[] = {
-        {"clients", server->conn_count}, {"leases_open", server->hold_count},
-        {"writes_open", server->write_count}, {"pins_open", server->pin_count},
-        {"workers_busy", server->works}, {"connections", count->connections},
-        {"refused", count->refused}, {"closed_bad", count->closed_bad},
-        {"closed_late", count->closed_late}, {"requests", count->requests},
-        {"errors", count->errors}, {"again", count->again}, {"lookups", count->lookups},
-        {"keys", count->keys}, {"acquired", count->acquired}, {"missed", count->missed},
-        {"asked_tokens", count->asked_tokens}, {"hit_tokens", count->acquired_tokens},
-        {"files_made", count->files_made}, {"writes", count->writes},
-        {"written", count->written}, {"write_exists", count->write_exists},
-        {"write_refused", count->write_refused}, {"write_given_up", count->write_given_up},
-        {"bytes_in", count->bytes_in}, {"bytes_out", count->bytes_out}};
-    const uint32_t row_count = sizeof rows / sizeof rows[0];
-    sc_pack_name(packer, "service");
-    (void)msgpack_pack_map(packer, row_count);
-    for (uint32_t i = 0; i < row_count; i++) sc_pack_u64(packer, rows[i].name, rows[i].value);
-}
-
-static void pack_slots(msgpack_packer *packer, const struct sd_store *store)
-{
-    sc_room room;
-    memset(&room, 0, sizeof room);
-    (void)sc_cache_room(store->cache, &room);
-    sc_pack_name(packer, "slots");
-    (void)msgpack_pack_map(packer, 7);
-    sc_pack_u64(packer, "count", store->slot_count);
-    sc_pack_u64(packer, "bytes_each", store->stride);
-    sc_pack_u64(packer, "free", room.slots_free);
-    sc_pack_u64(packer, "evictable", room.slots_evictable);
-    sc_pack_u64(packer, "held", room.slots_held);
-    sc_pack_u64(packer, "draining", room.slots_draining);
-    sc_pack_u64(packer, "files", store->image_count);
-}
-
-static void pack_cache(msgpack_packer *packer, const struct sd_store *store)
-{
-    sc_cache_stats stats;
-    memset(&stats, 0, sizeof stats);
-    stats.struct_size = sizeof stats;
-    (void)sc_cache_stats_get(store->cache, &stats);
-    const struct { const char *name; uint64_t value; } rows[] = {
-        {"leases_alive", stats.leases_alive}, {"snapshots_alive", stats.snapshots_alive},
-        {"nodes", stats.nodes}, {"tokens_cached", stats.tokens_cached},
-        {"published", stats.saves_published}, {"restored", stats.restored},
-        {"tier_lost", stats.tier_lost}, {"tier_loaded", stats.tier_loaded},
-        {"tier_records", stats.tier_records}, {"transfers_alive", stats.transfers_alive},
-        {"transfers_failed", stats.transfers_failed}, {"policy_bytes", stats.policy_bytes}};
-    const uint32_t row_count = sizeof rows / sizeof rows[0];
-    sc_pack_name(packer, "cache");
-    (void)msgpack_pack_map(packer, row_count + 6);
-    for (uint32_t i = 0; i < row_count; i++) sc_pack_u64(packer, rows[i].name, rows[i].value);
-    pack_list(packer, "evicted", stats.evicted, SC_EVICT_COUNT);
-    pack_list(packer, "skipped", stats.saves_skipped, SC_SKIP_COUNT);
-    pack_list(packer, "tier_stored", stats.tier_stored, SC_TIER_COUNT);
-    pack_list(packer, "tier_dropped", stats.tier_dropped, SC_TIER_COUNT);
-    pack_list(packer, "tier_refused", stats.tier_refused, SC_TIER_COUNT);
-    pack_list(packer, "tier_bytes", stats.tier_bytes, SC_TIER_COUNT);
-}
-
-static void pack_tenants(msgpack_packer *packer, const struct sd_tenants *tenants)
-{
-    sc_pack_name(packer, "tenants");
-    (void)msgpack_pack_array(packer, tenants->count);
-    for (uint32_t i = 0; i < SD_TENANT_BUCKETS; i++) {
-        const struct sd_tenant *tenant = tenants->buckets[i];
-        for (; tenant; tenant = tenant->next) pack_tenant(packer, tenant);
-    }
-}
-
-void sd_status(struct sd_call *call)
-{
-    struct sd_server *server = call->server;
-    if (sc_map_done(&call->params) != SC_OK) {
-        sd_reply_fault(call);
-        return;
-    }
-    sd_store_sweep(&server->store);
-    sd_tenants_sweep(&server->tenants);
-    msgpack_packer *packer = sd_reply_begin(call);
-    (void)msgpack_pack_map(packer, 9);
-    sc_pack_str(packer, "server", sc_version());
-    sc_pack_str(packer, "model", server->config->model);
-    sc_pack_u64(packer, "uptime_s", (sd_now_ns() - server->began_ns) / 1000000000);
-    sc_pack_bool(packer, "stopping", server->stopping);
-    pack_service(packer, server);
-    pack_slots(packer, &server->store);
-    pack_cache(packer, &server->store);
-    sc_pack_u64(packer, "common_prompts", server->tenants.common_count);
-    pack_tenants(packer, &server->tenants);
-    sd_reply_end(call, NULL, 0);
 }
 
 /* The account of everything: the library's own, and that each open lease of the cache is one of the

@@ -16,6 +16,7 @@ struct sd_item {
     struct sd_hold *hold;      /* NULL: nothing is held */
     struct sd_item *next;      /* in server->waiting */
     sc_error_info fault;       /* status SC_OK: none */
+    uint32_t asked;            /* tokens of its key */
     uint32_t len;
     sc_reason reason;
 };
@@ -98,6 +99,9 @@ static void answer(struct sd_acquire *acquire)
     (void)msgpack_pack_array(packer, acquire->count);
     for (uint32_t i = 0; i < acquire->count; i++) {
         struct sd_item *item = &acquire->items[i];
+        if (acquire->kind == SD_HOLD_STATE) {
+            sd_metrics_item(server, item->fault.status, item->asked, item->len, item->reason);
+        }
         pack_item(packer, item);
         if (item->hold && acquire->files) {
             fds[fd_count++] = sd_store_file(&server->store, item->hold->slot);
@@ -307,6 +311,7 @@ static void acquire_start(struct sd_acquire *acquire, uint64_t deadline_ns)
     struct sd_call *call = acquire->call;
     struct sd_item last = {.owner = acquire};
     for (uint32_t i = 0; i < acquire->count; i++) {
+        acquire->items[i].asked = call->server->keys[i].token_count;
         item_start(call, &acquire->items[i], &call->server->keys[i], deadline_ns);
     }
     sd_server_changed(call->server);

@@ -132,6 +132,7 @@ static void close_handle(uv_handle_t *handle)
 static void close_all(struct sd_server *server)
 {
     sd_listen_close(server);
+    sd_http_close(server);
     while (server->conns) sd_conn_close(server->conns, "the service ends");
     while (server->kept) sd_hold_end(server, server->kept);
     close_handle((uv_handle_t *)&server->signal_stop);
@@ -172,6 +173,7 @@ static void on_second(uv_timer_t *timer)
 {
     struct sd_server *server = timer->data;
     sd_conns_time(server, uv_now(&server->loop));
+    sd_http_time(server);
     sd_pins_time(server, sd_now_ns());
     if (server->store.dirty) sd_store_sweep(&server->store);
     if (server->stopping) go_on_stopping(server);
@@ -228,7 +230,8 @@ static void on_reload(uv_signal_t *handle, int number)
 static void raise_files(const struct sd_config *config)
 {
     struct rlimit limit;
-    uint64_t wanted = config->slots * 2 + config->connections + FILES_SPARE;
+    uint64_t wanted = config->slots * 2 + config->connections + sd_http_files(config) +
+        FILES_SPARE;
     if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
     if (limit.rlim_cur < wanted) {
         limit.rlim_cur = wanted < limit.rlim_max ? (rlim_t)wanted : limit.rlim_max;
@@ -326,7 +329,7 @@ bool sd_server_open(struct sd_server *server, struct sd_config *config)
     }
     server->store.let_go = let_go;
     server->store.let_go_ctx = server;
-    if (open_handles(server) && sd_listen_open(server)) return true;
+    if (open_handles(server) && sd_listen_open(server) && sd_http_open(server)) return true;
     close_all(server);
     (void)uv_run(&server->loop, UV_RUN_DEFAULT);
     server->store.let_go = NULL;
@@ -340,9 +343,10 @@ int sd_server_run(struct sd_server *server)
 {
     const struct sd_store *store = &server->store;
     char text[128];
-    sd_log(SC_LOG_INFO, "service.ready", "model=%s slots=%u state_bytes=%llu socket=%s tcp=%s",
-        server->config->model, store->slot_count, (unsigned long long)store->state_bytes,
-        server->config->socket, server->tcp_name);
+    sd_log(SC_LOG_INFO, "service.ready", "model=%s slots=%u state_bytes=%llu metrics=%s socket=%s "
+        "tcp=%s", server->config->model, store->slot_count,
+        (unsigned long long)store->state_bytes, sd_http_name(server), server->config->socket,
+        server->tcp_name);
     (void)snprintf(text, sizeof text, "READY=1\nSTATUS=%u slots, %s", store->slot_count,
         server->config->model);
     sd_notify_manager(text);

@@ -32,6 +32,7 @@
 
 #include <uv.h>
 
+#include "metrics.h"
 #include "store.h"
 #include "tenant.h"
 #include "wire/fault.h"
@@ -86,6 +87,7 @@ struct sd_conn {
     char tenant[SD_NAME_BYTES]; /* "": none */
     bool bound;                /* it may not speak for other tenants */
     uint64_t number;
+    uint64_t opened_ms;
     uint64_t began_ms;         /* of the connection, then of the frame that is incomplete */
     uint8_t *in;
     size_t in_count, in_cap;
@@ -104,18 +106,13 @@ struct sd_call {
     struct sd_server *server;
     struct sd_conn *conn;
     uint64_t id;
+    uint64_t began_ns;
+    uint32_t method;           /* its place among sd_method_name */
     bool silent;               /* a notification: nobody waits for an answer */
     bool kept;
     struct sc_map params;
     msgpack_sbuffer *buffer;   /* of the answer */
     msgpack_packer packer;
-};
-
-struct sd_counters {
-    uint64_t connections, refused, closed_bad, closed_late, requests, errors, again;
-    uint64_t lookups, keys, acquired, acquired_tokens, asked_tokens, missed, files_made;
-    uint64_t writes, written, write_exists, write_refused, write_given_up, pins;
-    uint64_t bytes_in, bytes_out;
 };
 
 struct sd_listener {
@@ -126,6 +123,7 @@ struct sd_listener {
 };
 
 struct sd_item;                /* read.c: a key of an acquire that waits for a tier */
+struct sd_http;                /* http.c */
 
 struct sd_server {
     uv_loop_t loop;
@@ -155,6 +153,8 @@ struct sd_server {
     uint64_t stop_ms;
     uint64_t began_ns;
     struct sd_counters count;
+    struct sd_metrics metrics;
+    struct sd_http *http;      /* NULL: none */
     /* Scratch of the request in hand. */
     int32_t *tokens;
     size_t token_cap;
@@ -207,6 +207,8 @@ void sd_conns_time(struct sd_server *server, uint64_t now_ms);
 void sd_conn_release(struct sd_conn *conn); /* (5) */
 
 /* ---- call.c */
+/* Names of methods by their places; the last, "unknown", stands for all others. NULL: no more. */
+const char *sd_method_name(uint32_t place);
 /* Answers one whole message. */
 void sd_dispatch(struct sd_conn *conn, const uint8_t *bytes, size_t count);
 /* An answer is packed between these two. */
@@ -271,7 +273,7 @@ void sd_evict(struct sd_call *call);        /* manage.c */
 void sd_quota(struct sd_call *call);
 void sd_common(struct sd_call *call);
 void sd_namespace_drop(struct sd_call *call);
-void sd_status(struct sd_call *call);
+void sd_status(struct sd_call *call);       /* status.c */
 void sd_verify(struct sd_call *call);
 
 /* ---- log.c, notify.c */

@@ -82,6 +82,7 @@ void sd_hello(struct sd_call *call)
     struct sd_server *server = call->server;
     if (read_hello(call) != SC_OK) {
         sc_status status = sc_fault_last()->status;
+        sd_metrics_call(call, status);
         server->count.errors++;
         server->count.refused += status == SC_ERR_DENIED;
         sd_log(SC_LOG_WARN, "client.refused", "client=%llu text=%s",

@@ -31,6 +31,17 @@ struct sd_tenant *sd_tenant_find(const struct sd_tenants *tenants, const char *n
     return tenant;
 }
 
+/* Whether the name is one of the labels; if there is room for it, it is. */
+static bool label(struct sd_tenants *tenants, const char *name)
+{
+    for (uint32_t i = 0; i < tenants->label_count; i++) {
+        if (strcmp(tenants->labels[i], name) == 0) return true;
+    }
+    if (tenants->label_count == tenants->label_max) return false;
+    memcpy(tenants->labels[tenants->label_count++], name, strlen(name) + 1);
+    return true;
+}
+
 sc_status sd_tenant_get(struct sd_tenants *tenants, const char *name, size_t name_bytes,
     struct sd_tenant **tenant_out)
 {
@@ -40,6 +51,7 @@ sc_status sd_tenant_get(struct sd_tenants *tenants, const char *name, size_t nam
             return SC_FAULT(SC_ERR_INVALID, "tenant: a name has 1 to %d bytes, none of them 0",
                 SD_NAME_BYTES - 1);
         }
+        if (tenants->count == SD_TENANTS_ALIVE_MAX) sd_tenants_sweep(tenants);
         if (tenants->count == SD_TENANTS_ALIVE_MAX) {
             return SC_FAULT(SC_ERR_AGAIN, "%d tenants hold something", SD_TENANTS_ALIVE_MAX);
         }
@@ -47,6 +59,8 @@ sc_status sd_tenant_get(struct sd_tenants *tenants, const char *name, size_t nam
         if (!tenant) return SC_FAULT(SC_ERR_NO_MEMORY, "no memory");
         memcpy(tenant->name, name, name_bytes);
         tenant->bytes_max = tenants->bytes_max;
+        tenant->all_bytes = &tenants->bytes;
+        tenant->labelled = label(tenants, tenant->name);
         uint32_t bucket = bucket_of(name, name_bytes);
         tenant->next = tenants->buckets[bucket];
         tenants->buckets[bucket] = tenant;
@@ -66,12 +80,15 @@ sc_status sd_tenant_takes(struct sd_tenant *tenant, uint64_t bytes)
             (unsigned long long)tenant->bytes_max, (unsigned long long)bytes);
     }
     tenant->bytes += bytes;
+    *tenant->all_bytes += bytes;
     return SC_OK;
 }
 
 void sd_tenant_gives_back(struct sd_tenant *tenant, uint64_t bytes)
 {
-    tenant->bytes -= bytes < tenant->bytes ? bytes : tenant->bytes;
+    uint64_t less = bytes < tenant->bytes ? bytes : tenant->bytes;
+    tenant->bytes -= less;
+    *tenant->all_bytes -= less;
 }
 
 sc_status sd_tenant_lease(struct sd_tenants *tenants, const char *name, size_t name_bytes,
@@ -122,6 +139,10 @@ sc_status sd_tenant_set_limit(struct sd_tenants *tenants, const char *name, size
 
 void sd_tenants_configure(struct sd_tenants *tenants, const struct sd_config *config)
 {
+    if (!tenants->labels && config->metrics_tenants > 0) { /* without memory there are none */
+        tenants->labels = calloc((size_t)config->metrics_tenants, sizeof *tenants->labels);
+        tenants->label_max = tenants->labels ? (uint32_t)config->metrics_tenants : 0;
+    }
     tenants->bytes_max = config->tenant_bytes;
     tenants->lease_max = (uint32_t)config->tenant_leases;
     tenants->common_max = (uint32_t)config->common_prompts;
@@ -151,6 +172,7 @@ void sd_tenants_free(struct sd_tenants *tenants)
     drop_where(tenants, true);
     for (uint32_t i = 0; i < tenants->common_count; i++) common_free(&tenants->common[i]);
     free(tenants->common);
+    free(tenants->labels);
     *tenants = (struct sd_tenants){.count = 0};
 }
 

@@ -25,6 +25,8 @@ struct sd_tenant {
     uint64_t refused;
     uint32_t leases;      /* open ones, writes and pins too */
     bool kept;            /* it has a limit of its own */
+    bool labelled;        /* its name is one of `labels` */
+    uint64_t *all_bytes;  /* of the table */
     struct sd_tenant *next;
 };
 
@@ -40,6 +42,11 @@ enum { SD_TENANT_BUCKETS = 1024, SD_TENANTS_ALIVE_MAX = 65536 };
 struct sd_tenants {
     struct sd_tenant *buckets[SD_TENANT_BUCKETS];
     uint32_t count;
+    uint64_t bytes;       /* of all of them */
+    /* The first tenants that there were: those that metrics tell of by name. Once a name is among
+     * them it stays, so that the service never has told of more names than these */
+    char (*labels)[SD_NAME_BYTES];
+    uint32_t label_count, label_max;
     uint64_t bytes_max;   /* of who has no limit of its own */
     uint32_t lease_max;   /* of each; 0: no limit */
     struct sd_common *common;

@@ -247,10 +247,34 @@ START_TEST(call__any_method_by_name)
     void *result = NULL;
     size_t bytes = 0;
     ck_assert_int_eq(sc_client_call(client, "status", NULL, 0, &result, &bytes), SC_OK);
-    ck_assert(bytes > 100 && *(uint8_t *)result == 0x89); /* a map of nine */
+    ck_assert(bytes > 100 && *(uint8_t *)result == 0xde); /* a map of more than fifteen */
     sc_client_free(result);
     ck_assert_int_eq(sc_client_call(client, "nothing", NULL, 0, &result, &bytes),
         SC_ERR_NOT_FOUND);
+    sc_client_close(client);
+}
+END_TEST
+
+START_TEST(status__is_json_of_the_service)
+{
+    sc_client *client = open_client(false);
+    char *text = NULL;
+    write_state(client, 5, 0x5a);
+    ck_assert_int_eq(sc_client_status(client, &text), SC_OK);
+    ck_assert(strncmp(text, "{\"server\":\"", 11) == 0 && text[strlen(text) - 1] == '}');
+    ck_assert_ptr_nonnull(strstr(text, "\"model\":\"tiny\""));
+    ck_assert_ptr_nonnull(strstr(text, "\"written\":1,"));
+    sc_client_free(text);
+    sc_client_close(client);
+}
+END_TEST
+
+START_TEST(status__refuses_null)
+{
+    sc_client *client = open_client(false);
+    char *text = NULL;
+    ck_assert_int_eq(sc_client_status(NULL, &text), SC_ERR_INVALID);
+    ck_assert_int_eq(sc_client_status(client, NULL), SC_ERR_INVALID);
     sc_client_close(client);
 }
 END_TEST
@@ -380,6 +404,8 @@ int main(void)
     tcase_add_test(tcase, pin__keeps_a_state_from_eviction);
     tcase_add_test(tcase, quota__is_read_and_set);
     tcase_add_test(tcase, call__any_method_by_name);
+    tcase_add_test(tcase, status__is_json_of_the_service);
+    tcase_add_test(tcase, status__refuses_null);
     tcase_add_test(tcase, closed__a_service_that_ended_is_said_for_ever);
     tcase_add_test(tcase, open__refuses_bad_options);
     tcase_add_test(tcase, calls__refuse_null_and_empty);

@@ -168,6 +168,11 @@ SC_CLIENT_API sc_status sc_client_quota_get(sc_client *client, const char *tenan
 SC_CLIENT_API sc_status sc_client_quota_set(sc_client *client, const char *tenant,
     uint64_t bytes_max);
 
+/** What the service says of itself, as JSON text (docs/reference/metrics.md), in memory that
+ * sc_client_free frees. Not for a client that speaks for one tenant (SC_ERR_DENIED); else as
+ * sc_client_lookup. */
+SC_CLIENT_API sc_status sc_client_status(sc_client *client, char **json_out);
+
 /** Any method by name, for tools: `params` is one map in MessagePack (NULL: none), the result comes
  * as MessagePack in memory that sc_client_free frees. Methods that pass files are refused
  * (SC_ERR_UNSUPPORTED). Errors as sc_client_lookup and what the service says. */
