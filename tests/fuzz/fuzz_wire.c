@@ -25,6 +25,19 @@ static enum sc_frame_state scan_pieces(struct sc_frame *frame, const uint8_t *by
     return state;
 }
 
+/* What was said of a value that was refused: a line, with its status, that can be passed on. */
+static void check_fault(sc_status status)
+{
+    const sc_error_info said = *sc_fault_last();
+    FUZZ_CHECK(status != SC_OK && said.status == status && said.text[0] != '\0');
+    for (const char *c = said.text; *c != '\0'; c++) {
+        FUZZ_CHECK((unsigned char)*c >= ' ' && *c != 0x7f);
+    }
+    (void)SC_FAULT_SYS(SC_ERR_IO, 5, "%s, %s", said.text, sc_fault_last()->text);
+    FUZZ_CHECK(sc_fault_last()->status == SC_ERR_IO && sc_fault_last()->system_code == 5);
+    FUZZ_CHECK(sc_fault_take(&said) == status && strcmp(sc_fault_last()->text, said.text) == 0);
+}
+
 static void check_key(const msgpack_object *object)
 {
     static int32_t tokens[2][TOKENS];
@@ -32,8 +45,9 @@ static void check_key(const msgpack_object *object)
     struct sc_wire_key key, again;
     uint32_t token_room, mark_room;
     sc_wire_key_room(object, &token_room, &mark_room);
-    if (sc_wire_key_read(object, tokens[0], TOKENS, marks[0], MARKS, &key) != SC_OK) {
-        FUZZ_CHECK(sc_fault_last()->text[0] != '\0');
+    sc_status status = sc_wire_key_read(object, tokens[0], TOKENS, marks[0], MARKS, &key);
+    if (status != SC_OK) {
+        check_fault(status);
         return;
     }
     FUZZ_CHECK(key.token_count == token_room && key.mark_count <= mark_room);
@@ -66,9 +80,17 @@ static void check_params(const msgpack_object *params)
     struct sc_bytes bytes;
     const msgpack_object_array *keys = NULL;
     uint64_t number = 7;
+    uint32_t states = 7;
     bool flag = false;
-    if (sc_map_begin(&map, params) != SC_OK) return;
-    (void)sc_map_u64(&map, "write", true, UINT64_MAX, &number);
+    sc_status status = sc_map_begin(&map, params);
+    if (status != SC_OK) {
+        check_fault(status);
+        return;
+    }
+    status = sc_map_u64(&map, "write", true, UINT64_MAX, &number);
+    if (status != SC_OK) check_fault(status);
+    (void)sc_map_u32(&map, "states", false, 1000, &states);
+    FUZZ_CHECK(states <= 1000);
     (void)sc_map_bool(&map, "files", &flag);
     (void)sc_map_bin(&map, "data", false, &bytes);
     (void)sc_map_str(&map, "tenant", false, &bytes);
@@ -77,7 +99,46 @@ static void check_params(const msgpack_object *params)
     if (sc_map_array(&map, "keys", true, &keys) == SC_OK && keys) {
         for (uint32_t i = 0; i < keys->size; i++) check_key(&keys->ptr[i]);
     }
-    (void)sc_map_done(&map);
+    status = sc_map_done(&map);
+    if (status != SC_OK) check_fault(status);
+}
+
+/* An answer of these values, as a client gets it: it is read back as it was. */
+static void check_answer(const struct sc_message *asked)
+{
+    msgpack_sbuffer buffer;
+    msgpack_packer packer;
+    msgpack_unpacked unpacked;
+    struct sc_message message;
+    struct sc_frame frame;
+    struct sc_map map;
+    uint64_t number = 0;
+    bool flag = false, id_known = false;
+    size_t at = 0;
+    msgpack_sbuffer_init(&buffer);
+    msgpack_packer_init(&packer, &buffer, msgpack_sbuffer_write);
+    (void)msgpack_pack_array(&packer, 4);
+    (void)msgpack_pack_uint8(&packer, SC_WIRE_RESPONSE);
+    (void)msgpack_pack_uint64(&packer, asked->id);
+    (void)msgpack_pack_nil(&packer);
+    (void)msgpack_pack_map(&packer, 3);
+    sc_pack_str(&packer, "text", sc_fault_last()->text);
+    sc_pack_u64(&packer, "id", asked->id);
+    sc_pack_bool(&packer, "params", asked->params != NULL);
+    sc_frame_begin(&frame, BYTES_MAX);
+    FUZZ_CHECK(sc_frame_scan(&frame, (const uint8_t *)buffer.data, buffer.size) == SC_FRAME_WHOLE);
+    FUZZ_CHECK(frame.at == buffer.size);
+    msgpack_unpacked_init(&unpacked);
+    FUZZ_CHECK(msgpack_unpack_next(&unpacked, buffer.data, buffer.size, &at) ==
+        MSGPACK_UNPACK_SUCCESS);
+    FUZZ_CHECK(sc_message_read(&unpacked.data, &message, &id_known) == SC_OK && id_known);
+    FUZZ_CHECK(message.kind == SC_WIRE_RESPONSE && message.id == asked->id && !message.error);
+    FUZZ_CHECK(sc_map_begin(&map, message.result) == SC_OK && sc_map_find(&map, "text"));
+    FUZZ_CHECK(sc_map_u64(&map, "id", true, UINT64_MAX, &number) == SC_OK && number == asked->id);
+    FUZZ_CHECK(sc_map_bool(&map, "params", &flag) == SC_OK && flag == (asked->params != NULL));
+    FUZZ_CHECK(sc_map_done(&map) == SC_OK);
+    msgpack_unpacked_destroy(&unpacked);
+    msgpack_sbuffer_destroy(&buffer);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
@@ -104,9 +165,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         FUZZ_CHECK(msgpack_unpack_next(&unpacked, (const char *)bytes, (size_t)whole.at, &at) ==
             MSGPACK_UNPACK_SUCCESS);
         FUZZ_CHECK(at == whole.at);
-        if (sc_message_read(&unpacked.data, &message, &id_known) == SC_OK && message.params) {
-            check_params(message.params);
-        }
+        sc_status status = sc_message_read(&unpacked.data, &message, &id_known);
+        if (status != SC_OK) check_fault(status);
+        if (status == SC_OK && message.params) check_params(message.params);
+        if (id_known) check_answer(&message);
         msgpack_unpacked_destroy(&unpacked);
     }
     free(bytes);
