@@ -23,7 +23,7 @@ import tempfile
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 LAYERS = ("api/base", "kernels", "pool", "snapshot", "snapshot/tier", "radix", "radix/policy",
-          "api/engine")
+          "api/engine", "api/wire", "api/client", "api/daemon")
 SECONDS = 60  # of processor time
 # Fixed seeds: the simulation, then schedulers in one thread, then threads.
 HUNTS = (
@@ -33,13 +33,21 @@ HUNTS = (
     ("threads", ["tests/stress/statecache-stress", "--threads", "4", "--seconds", "8",
                  "--seed", "7", "--quiet", "--shrink", "0", "--out", "finding.script"]),
 )
+# Clients of a statecached; it finds what it finds by chance and time, hence twice.
+SERVICE = tuple(
+    (f"service {seed}", ["tests/stress/statecache-stress", "--daemon", "--seconds", "10", "--seed",
+                         str(seed), "--quiet"]) for seed in (7, 8))
 
 
 def hunts_of(patches):
-    """The hunts of each patch: those above, or the unit test that its second line names."""
+    """The hunts of each patch: those above, or what its second line names: a unit test, or
+    `service`."""
     named = {}
     for patch in patches:
         line = (patch.read_text().splitlines() + ["", ""])[1]
+        if line == "# found by service":
+            named[patch] = SERVICE
+            continue
         test = re.fullmatch(r"# found by (test_\w+)", line)
         named[patch] = ((test[1], ["tests/unit/" + test[1]]),) if test else HUNTS
     return named

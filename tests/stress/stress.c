@@ -111,6 +111,14 @@ int main(int argc, char **argv)
     char said[4096];
     int rc = stress_options_parse(argc, argv, &options);
     if (rc >= 0) return rc;
+    if (options.daemon) {
+#ifdef STRESS_SERVICE
+        return stress_service(&options);
+#else
+        (void)fprintf(stderr, "statecache-stress was built without the service\n");
+        return 2;
+#endif
+    }
     if (options.script) return run_script(&options);
     struct h_log *log = h_log_create(options.world_ops + options.world_ops / 4 + 4096);
     rc = supervise(&options, log, said, sizeof said);

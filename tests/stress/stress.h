@@ -16,6 +16,10 @@ struct stress_options {
     bool single;              /* one thread plays all schedulers, in an order that the seed gives */
     bool tiers;               /* every cache has tiers */
     bool canary, trace, quiet;
+    bool daemon;              /* processes play on a statecached instead */
+    bool threads_given;
+    const char *socket;       /* of one that runs; NULL: one is started */
+    const char *statecached;  /* the program; NULL: of this build */
     const char *script;       /* to run */
     const char *out;          /* to write a finding to */
 };
@@ -25,6 +29,8 @@ int stress_options_parse(int argc, char **argv, struct stress_options *options);
 
 /* Plays worlds until time is up; ends the process with 1 on a finding. Prints the report. */
 void stress_rounds(const struct stress_options *options, struct h_log *log);
+/* Clients of statecached, until time is up; the exit code (service.c). */
+int stress_service(const struct stress_options *options);
 /* One list of operations, in this thread. */
 void stress_script(void *options, const struct h_log *script);
 

@@ -22,6 +22,11 @@ static void usage(FILE *out)
         "  --out FILE      where a finding is kept (default stress-finding.script)\n"
         "  --shrink N      runs that making it short may take (default 2000; 0: keep it long)\n"
         "  --trace         prints every operation    --quiet   no live line\n"
+        "  --daemon        processes share states through a statecached of their own, are killed,\n"
+        "                  and it is restarted; --seconds, --worlds (services), --seed, --world\n"
+        "                  --threads (processes; default: by seed) go with it\n"
+        "  --socket PATH   with --daemon: one that is running; it is not restarted\n"
+        "  --statecached PROGRAM   with --daemon: which one to start\n"
         "  --canary        writes a wrong bit into a state: must end with a finding\n",
         out);
 }
@@ -53,6 +58,7 @@ static bool parse_number(const char *name, const char *text, struct stress_optio
         o->shrink = (uint32_t)value;
     } else if (strcmp(name, "--threads") == 0 && value >= 1 && value <= H_SCHEDS_MAX) {
         o->threads = (uint32_t)value;
+        o->threads_given = true;
     } else {
         return false;
     }
@@ -63,6 +69,7 @@ static bool parse_word(const char *name, struct stress_options *o)
 {
     bool *flag = strcmp(name, "--virtual") == 0 ? &o->single
         : strcmp(name, "--tiers") == 0          ? &o->tiers
+        : strcmp(name, "--daemon") == 0         ? &o->daemon
         : strcmp(name, "--canary") == 0         ? &o->canary
         : strcmp(name, "--trace") == 0          ? &o->trace
         : strcmp(name, "--quiet") == 0          ? &o->quiet
@@ -84,6 +91,10 @@ int stress_options_parse(int argc, char **argv, struct stress_options *o)
         if (parse_word(argv[i], o)) continue;
         if (next && strcmp(argv[i], "--script") == 0) {
             o->script = next;
+        } else if (next && strcmp(argv[i], "--socket") == 0) {
+            o->socket = next;
+        } else if (next && strcmp(argv[i], "--statecached") == 0) {
+            o->statecached = next;
         } else if (next && strcmp(argv[i], "--out") == 0) {
             o->out = next;
         } else if (!parse_number(argv[i], next, o)) {
@@ -93,6 +104,14 @@ int stress_options_parse(int argc, char **argv, struct stress_options *o)
             return 2;
         }
         i++;
+    }
+    if (!o->daemon && (o->socket || o->statecached)) {
+        (void)fprintf(stderr, "statecache-stress: --socket and --statecached go with --daemon\n");
+        return 2;
+    }
+    if (o->daemon && o->threads_given && o->threads > 8) {
+        (void)fprintf(stderr, "statecache-stress: --daemon plays with at most 8 processes\n");
+        return 2;
     }
     if (o->threads == 1) o->single = true;
     if (o->seconds == 0 && o->worlds == 0) o->seconds = 10;
