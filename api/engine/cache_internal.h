@@ -94,7 +94,8 @@
  * History, and why hits are exact. How a token's KV and a state came to be decides their bits
  * (design contract 9). A history is a list of stretches {end, form}. It is canonical: stretches of
  * prefill merge where the cut lies on the chunk grid of all groups (there the chunk form stores and
- * loads the carried state anyway), stretches of decode always do (each token is one update).
+ * loads the carried state anyway), stretches of decode always do (each token is one update), but
+ * with rings not where one begins with a flush that does not follow from its place (ring.c).
  * Then the bits at token t depend on the tokens up to t and on the stretches that *begin* at or
  * before t, and not on where the last of them ends: later tokens never change earlier outputs
  * (contract 10). So
@@ -517,9 +518,10 @@ void sc_engine_skip(sc_cache *cache, struct lease *lease, const struct step_save
 bool sc_engine_make_token_room(sc_cache *cache, uint64_t more);
 /* Whether the snapshot came to be as the lease's state after as many tokens did. */
 bool sc_engine_same_history(const struct lease *lease, const struct sc_snapshot_info *snapshot);
-/* Appends [.., end) computed in `form` to a canonical history; there is room for one more. */
+/* Appends [.., end) computed in `form` to a canonical history; there is room for one more. `anew`:
+ * as a stretch of its own, whatever was before. */
 void sc_engine_history_push(const sc_cache *cache, struct sc_stretch *history, uint32_t *count,
-    uint32_t end, uint32_t form);
+    uint32_t end, uint32_t form, bool anew);
 /* History of the page that ends at `len` (> 0), or of the state there. */
 uint64_t sc_engine_history_hash(const struct sc_stretch *history, uint32_t count, uint32_t len);
 /* Scratch for inserts of leases with so many pages and stretches. */
@@ -661,6 +663,10 @@ void sc_engine_ring_free(sc_cache *cache);
 void sc_engine_ring_plan(const sc_cache *cache, struct step_row *row);
 /* Where the lease's rows in flight lead. */
 void sc_engine_ring_issue(const sc_cache *cache, struct lease *lease);
+/* Whether the row, about to be kept, begins a stretch of the history: it flushed, and that does not
+ * follow from its place. */
+bool sc_engine_ring_anew(const sc_cache *cache, const struct lease *lease,
+    const struct step_row *row);
 void sc_engine_ring_keep_row(struct lease *lease, const struct step_row *row);
 /* The lease stands on the snapshot. */
 void sc_engine_ring_resume(struct lease *lease, const struct sc_snapshot_info *snapshot);

@@ -83,7 +83,8 @@ static sc_status check_history(const sc_cache *cache, const struct lease *lease)
         const struct sc_stretch *stretch = &lease->history[i];
         CHECK(8, stretch->end > begin);
         if (i > 0 && stretch->form == stretch[-1].form) {
-            CHECK(8, stretch->form == SC_FORM_PREFILL && begin % cache->chunk_grid != 0);
+            bool prefill = stretch->form == SC_FORM_PREFILL;
+            CHECK(8, prefill ? begin % cache->chunk_grid != 0 : cache->ring_records > 0);
         }
         begin = stretch->end;
     }

@@ -232,7 +232,7 @@ static void keep_row(sc_cache *cache, const struct step *step, struct step_row *
     cache->stats.drafts += row->draft_count;
     cache->stats.drafts_accepted += result->len - from - row->certain;
     sc_engine_history_push(cache, lease->history, &lease->history_count, result->len,
-        row->decode ? SC_FORM_DECODE : SC_FORM_PREFILL);
+        row->decode ? SC_FORM_DECODE : SC_FORM_PREFILL, sc_engine_ring_anew(cache, lease, row));
     lease->len = result->len;
     SC_ASSERT(lease->working.id == row->dest.id); /* (3) */
     source_drop(cache, lease);

@@ -88,7 +88,8 @@ static void fill(sc_cache *cache, struct lease *lease, const int32_t *kv_ids, ui
 {
     for (uint32_t i = 0; i < history_count; i++) {
         sc_engine_history_push(cache, lease->history, &lease->history_count, history[i].end,
-            history[i].form == SC_FORM_KIND_DECODE ? SC_FORM_DECODE : SC_FORM_PREFILL);
+            history[i].form == SC_FORM_KIND_DECODE ? SC_FORM_DECODE : SC_FORM_PREFILL,
+            cache->ring_records > 0 && history[i].form == SC_FORM_KIND_DECODE);
     }
     for (uint32_t i = 0; i < kv_count; i++) {
         lease->kv[i] = kv_ids[i];

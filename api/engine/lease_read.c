@@ -12,6 +12,12 @@ static sc_hints public_hints(const struct sc_snapshot_hints *hints)
         .ttl_ns = hints->ttl_ns, .priority = hints->priority, .class_id = hints->class_id};
 }
 
+static int32_t records_slot(const struct lease *lease)
+{
+    if (lease->records == 0) return -1;
+    return (int32_t)(lease->ring_from.id != 0 ? lease->ring_from.id : lease->extra.id);
+}
+
 sc_status sc_lease_info_get(const sc_cache *cache, sc_lease handle, sc_lease_info *info_out)
 {
     SC_REQUIRE(cache);
@@ -46,6 +52,7 @@ sc_status sc_lease_info_get(const sc_cache *cache, sc_lease handle, sc_lease_inf
             .restore_len = lease->restore ? lease->restore->len : 0,
             .restore_ticket = lease->restore ? lease->restore->ticket : 0,
             .records = lease->records,
+            .records_slot = records_slot(lease),
         };
     }
     sc_rwlock_unlock_shared(&cache->lock);

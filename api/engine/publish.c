@@ -24,11 +24,11 @@
 #include "tier.h"
 
 void sc_engine_history_push(const sc_cache *cache, struct sc_stretch *history, uint32_t *count,
-    uint32_t end, uint32_t form)
+    uint32_t end, uint32_t form, bool anew)
 {
     uint32_t begin = *count ? history[*count - 1].end : 0;
     SC_ASSERT(end > begin);
-    bool same = *count > 0 && history[*count - 1].form == form;
+    bool same = *count > 0 && history[*count - 1].form == form && !anew;
     if (same && (form == SC_FORM_DECODE || begin % cache->chunk_grid == 0)) {
         history[*count - 1].end = end;
         return;

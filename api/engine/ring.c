@@ -16,6 +16,13 @@
  * (c) What the plan counts here, the kernels count in the control words of the slot, by the same
  *     rule: sc_replay_next().
  *
+ * (d) History tells where flushes were, since bits of outputs depend on it: each stretch of decode
+ *     begins with one; within it the rows before and behind a multiple of the decode interval
+ *     flush, and those that find the ring full. A flush that does not follow from this begins a
+ *     stretch (`anew`): one for a point that was asked for, the token behind it, the token behind
+ *     drafts or behind a state that came from a tier or elsewhere. What accepted drafts themselves
+ *     were is not told: their outputs are those of flushing tokens.
+ *
  * A snapshot with records owns a slot of the extras pool. When a lease finds none free, the oldest
  * such snapshot that is not in use goes. */
 #include "cache_internal.h"
@@ -72,6 +79,20 @@ void sc_engine_ring_plan(const sc_cache *cache, struct step_row *row)
     row->open_after = plain && !row->wants_end;
     /* A flush reads the base where it is; what appends or folds needs it in the working slot. */
     row->ring_copy = away && (mode == SC_REPLAY_APPEND || mode == SC_REPLAY_FOLD);
+}
+
+/* Where decode positions are saved. */
+static bool save_position(const sc_cache *cache, uint32_t len)
+{
+    bool saved = (cache->options.save_flags & SC_SAVE_DECODE) && cache->decode_interval > 0;
+    return saved && len % cache->decode_interval == 0;
+}
+
+bool sc_engine_ring_anew(const sc_cache *cache, const struct lease *lease,
+    const struct step_row *row)
+{
+    if (cache->ring_records == 0 || row->flush != SC_REPLAY_FLUSH) return false;
+    return !save_position(cache, lease->len) && !save_position(cache, row->end);
 }
 
 void sc_engine_ring_issue(const sc_cache *cache, struct lease *lease)

@@ -90,7 +90,7 @@ class LeaseInfo(Structure):
                 ("issued_len_max", c_uint32), ("steps_out", c_uint32), ("tail_kv", c_int32),
                 ("flags", c_uint32), ("external_len", c_uint32), ("hints", Hints),
                 ("resume_hints", Hints), ("restore_ticket", c_uint64), ("restore_len", c_uint32),
-                ("records", c_uint32)]
+                ("records", c_uint32), ("records_slot", c_int32)]
 
 
 class Row(Structure):

@@ -31,6 +31,7 @@ static sc_k_slots state_slots, stamp_slots, control_slots;
 static sc_k_ring ring;
 static sc_step step_number;
 static uint32_t request_depth;
+static bool ask_point; /* the next rows are to be saved at their ends */
 static uint64_t kept_with_records, resumed_with_records, appended, folds;
 
 static sc_k_slots slots_of(const sc_pool *of, sc_part_kind kind, uint32_t index)
@@ -158,6 +159,8 @@ struct user {
     int32_t tokens[LEN_MAX];
     uint32_t count, prompt;
     float out[LEN_MAX][V]; /* of decoded tokens, as they came */
+    uint32_t from;         /* the first that this lease decoded itself */
+    bool drafted;          /* had rows with drafts: of these the history does not tell */
 };
 
 static struct user users[LEASES];
@@ -254,6 +257,12 @@ static void check_info(const struct user *u)
     int32_t count = *(int32_t *)at(&control_slots, info.extra_slot);
     if (info.steps_out > 0 || info.state != SC_LEASE_READY) return;
     if (info.source_slot == info.working_slot) ck_assert_int_eq(count, (int32_t)info.records);
+    ck_assert_int_eq(info.records_slot > 0, info.records > 0);
+    if (info.records > 0) { /* its own, or that of the snapshot on which it stands */
+        ck_assert_int_eq(info.records_slot == info.extra_slot,
+            info.source_slot == info.working_slot);
+        ck_assert_int_eq(*(int32_t *)at(&control_slots, info.records_slot), (int32_t)info.records);
+    }
     ck_assert_uint_le(info.records, RECORDS);
     if (info.source_slot > 0)
         same_state(info.source_slot, u->tokens, info.len - info.records, "at rest");
@@ -266,7 +275,7 @@ static void plan_one(struct user *u, uint32_t to, uint32_t drafts, sc_batch *b)
     sc_status each;
     OK(sc_lease_info_get(cache, u->lease, &info));
     const sc_row row = {.lease = u->lease, .from = info.issued_len, .to = to,
-        .draft_count = drafts};
+        .draft_count = drafts, .points = &to, .point_count = ask_point};
     OK(sc_step_plan(cache, ++step_number, &row, 1, 0, b, &each));
     ck_assert_msg(each == SC_OK, "%s", sc_last_error()->text);
 }
@@ -313,9 +322,95 @@ static bool acquire(struct user *u, const int32_t *tokens, uint32_t count)
     if (each == SC_ERR_NO_SLOT) return false;
     ck_assert_msg(each == SC_OK, "%s", sc_last_error()->text);
     memcpy(u->tokens, tokens, count * sizeof *tokens);
-    u->count = u->prompt = count;
+    u->count = u->prompt = u->from = count;
     u->alive = true;
+    u->drafted = false;
     return true;
+}
+
+/* ---- a history run again ---- */
+
+/* A ring of its own, as a slot 1 of a pool of one. */
+static struct {
+    int32_t control[2], source, dest, slot, planned, records, mode;
+    uint8_t *records_of; /* [2][RECORDS][record_bytes] */
+    sc_k_ring ring;
+} again;
+
+static void again_open(void)
+{
+    size_t bytes = (size_t)RECORDS * ring.record_bytes;
+    memset(&again, 0, sizeof again);
+    again.records_of = calloc(2, bytes);
+    again.ring = (sc_k_ring){.slots = {.base = sc_host_devptr(again.records_of),
+        .slot_stride = (int64_t)bytes, .slot_count = 2}, .records_max = RECORDS,
+        .record_bytes = ring.record_bytes, .slot = sc_host_devptr(&again.slot),
+        .records = sc_host_devptr(&again.records), .mode = sc_host_devptr(&again.mode)};
+    again.slot = 1;
+    memset(oracle_memory, 0, sizeof oracle_memory);
+}
+
+static void again_step(int32_t planned)
+{
+    again.planned = planned;
+    OK(sc_replay_step(NULL, &(sc_replay_step_params){.control = {
+        .base = sc_host_devptr(again.control), .slot_stride = sizeof(int32_t), .slot_count = 2},
+        .records_max = RECORDS, .row_count = 1, .slot = sc_host_devptr(&again.slot),
+        .planned = sc_host_devptr(&again.planned), .records = sc_host_devptr(&again.records),
+        .mode = sc_host_devptr(&again.mode)}, NULL));
+}
+
+static void again_decode(const int32_t *tokens, uint32_t t, bool flush, float *o)
+{
+    struct input x;
+    make_input(tokens[t], t, &x);
+    again_step(flush ? SC_REPLAY_FLUSH : SC_REPLAY_APPEND);
+    again.dest = 1;
+    sc_k_replay_delta_params p = {.step = {.qkv = sc_host_devptr(x.qkv), .o = sc_host_devptr(o),
+        .dtype = SC_DTYPE_F32, .g = sc_host_devptr(&x.g), .beta = sc_host_devptr(&x.beta),
+        .shape = shape, .row_count = 1, .source = sc_host_devptr(&again.source),
+        .dest = sc_host_devptr(&again.dest), .state = oracle_slots()}, .ring = again.ring};
+    OK(sc_k_replay_delta(NULL, &p, NULL));
+    again.source = 1;
+}
+
+static void again_prefill(const int32_t *tokens, uint32_t from, uint32_t to)
+{
+    const sc_k_slots slots = oracle_slots();
+    float o[V];
+    again_step(SC_REPLAY_FOLD);
+    if (again.mode == SC_REPLAY_FOLD)
+        OK(sc_k_replay_delta_fold(NULL, &(sc_k_replay_delta_fold_params){.shape = shape,
+            .dtype = SC_DTYPE_F32, .row_count = 1, .source = sc_host_devptr(&again.source),
+            .dest = sc_host_devptr(&again.source), .state = slots, .ring = again.ring}, NULL));
+    plain(&slots, tokens, from, to, again.source, 1, o);
+    again.source = 1;
+}
+
+/* Its history says where states were flushed: decoded again by it alone, each token has the output
+ * that it had, whatever was resumed, forked or evicted meanwhile. */
+static void same_outputs_by_history(const struct user *u)
+{
+    sc_history history[LEN_MAX];
+    uint32_t count = 0, t = 0;
+    if (u->drafted) return;
+    OK(sc_lease_history(cache, u->lease, history, LEN_MAX, &count));
+    again_open();
+    for (uint32_t i = 0; i < count; t = history[i++].end) {
+        if (history[i].form == SC_FORM_KIND_PREFILL) {
+            again_prefill(u->tokens, t, history[i].end);
+            continue;
+        }
+        for (uint32_t k = t; k < history[i].end; k++) {
+            float o[V];
+            bool place = k % INTERVAL == 0 || (k + 1) % INTERVAL == 0;
+            again_decode(u->tokens, k, k == t || place, o);
+            if (k < u->from) continue;
+            ck_assert_msg(memcmp(o, u->out[k], sizeof o) == 0, "token %u of %u is another", k,
+                u->count);
+        }
+    }
+    free(again.records_of);
 }
 
 static void release(struct user *u, enum sc_release how)
@@ -323,6 +418,7 @@ static void release(struct user *u, enum sc_release how)
     sc_lease_info info;
     OK(sc_lease_info_get(cache, u->lease, &info));
     kept_with_records += how == SC_RELEASE_KEEP && info.records > 0;
+    same_outputs_by_history(u);
     OK(sc_lease_release(cache, u->lease, 0, how));
     u->alive = false;
     OK(sc_cache_verify(cache));
@@ -394,6 +490,44 @@ START_TEST(ring__a_planned_save_forces_the_flush)
         check_info(&a);
     }
     ck_assert_uint_gt(appended, 0);
+    release(&a, SC_RELEASE_DISCARD);
+    close_all();
+}
+END_TEST
+
+/* A flush that no decode interval asks for begins a stretch of the history: at a point that is
+ * asked for, behind it, and behind drafts. Without one, stretches of decode are one. */
+START_TEST(ring__history_tells_where_flushes_were)
+{
+    static struct user a;
+    const sc_history want[] = {{5, SC_FORM_KIND_PREFILL}, {12, SC_FORM_KIND_DECODE},
+        {13, SC_FORM_KIND_DECODE}, {23, SC_FORM_KIND_DECODE}, {26, SC_FORM_KIND_DECODE}};
+    sc_history history[8];
+    uint32_t count = 0;
+    sc_batch b;
+    open_all(RECORDS, 1, EXTRA_SLOTS);
+    ck_assert(acquire(&a, prompt, 5));
+    run_to(&a, 5);
+    while (a.count < 22) {
+        ask_point = a.count == 12;
+        decode(&a, (int32_t)a.count);
+        ask_point = false;
+    }
+    OK(sc_lease_history(cache, a.lease, history, 8, &count));
+    ck_assert_uint_eq(count, 4);
+    append(&a, 1);
+    plan_one(&a, a.count + DRAFTS, DRAFTS, &b); /* none is right */
+    forward_row(&b, 0, &a, a.count);
+    commit_one(&a, step_number, a.count);
+    for (int t = 0; t < 3; t++) decode(&a, t);
+    OK(sc_lease_history(cache, a.lease, history, 8, &count));
+    ck_assert_uint_eq(count, 5);
+    for (uint32_t i = 0; i < count; i++) {
+        ck_assert_uint_eq(history[i].end, want[i].end);
+        ck_assert_int_eq(history[i].form, want[i].form);
+    }
+    OK(sc_cache_verify(cache));
+    a.drafted = true;
     release(&a, SC_RELEASE_DISCARD);
     close_all();
 }
@@ -554,6 +688,7 @@ static void random_drafts(struct sc_prng *prng, struct user *u)
 {
     sc_batch b;
     uint32_t accepted = (uint32_t)sc_prng_below(prng, DRAFTS + 1);
+    u->drafted = true;
     append(u, (int32_t)sc_prng_below(prng, 2));
     plan_one(u, u->count + DRAFTS, DRAFTS, &b);
     for (uint32_t d = 0; d < accepted; d++) append(u, (int32_t)sc_prng_below(prng, 2));
@@ -573,6 +708,13 @@ static void random_two(struct sc_prng *prng, struct user *u)
     forward_row(&b, 0, u, u->count);
     commit_one(u, step_number - 1, u->count - 1);
     commit_one(u, step_number, u->count);
+}
+
+static void random_point(struct sc_prng *prng, struct user *u)
+{
+    ask_point = true;
+    decode(u, (int32_t)sc_prng_below(prng, 2));
+    ask_point = false;
 }
 
 static void random_abort(struct sc_prng *prng, struct user *u)
@@ -619,6 +761,8 @@ static void random_act(struct sc_prng *prng, struct user *u)
         run_to(u, u->count); /* a message of the user */
     } else if (what == 4) {
         random_abort(prng, u);
+    } else if (what == 5) {
+        random_point(prng, u);
     } else if (what < 9) {
         random_two(prng, u);
     } else {
@@ -654,6 +798,7 @@ int main(void)
     tcase_set_timeout(all, 120);
     tcase_add_loop_test(all, ring__a_kept_end_goes_on_bit_for_bit, 0, 12);
     tcase_add_test(all, ring__a_planned_save_forces_the_flush);
+    tcase_add_test(all, ring__history_tells_where_flushes_were);
     tcase_add_test(all, ring__a_slot_used_again_begins_empty);
     tcase_add_test(all, ring__forks_share_base_and_records);
     tcase_add_loop_test(all, ring__ends_with_records_stay_above_the_tiers, 0, RECORDS + 2);

@@ -348,6 +348,9 @@ typedef struct sc_lease_info {
     /* with rings: the last of the committed tokens that are records; the state in the source slot
      * is that after len - records */
     uint32_t records;
+    /* ... slot of the extras pool that holds them (the snapshot's own, until the first step has
+     * copied them); -1: there are none */
+    int32_t records_slot;
 } sc_lease_info;
 /** SC_ERR_STALE. Threads: any. */
 SC_API sc_status sc_lease_info_get(const sc_cache *cache, sc_lease lease, sc_lease_info *info_out);
@@ -357,6 +360,11 @@ typedef enum sc_form_kind { SC_FORM_KIND_PREFILL = 0, SC_FORM_KIND_DECODE = 1 } 
 typedef struct sc_history { uint32_t end; sc_form_kind form; } sc_history;
 /** How the lease's committed state came to be, oldest first: a cold run that prefills and decodes
  * in these stretches gives the same bits (prefill stretches may be cut at grid points at will).
+ * With rings one stretch of decode may follow another: bits of outputs depend on where states were
+ * flushed, and that is at the first token of a stretch, at the tokens before and behind a multiple
+ * of the decode interval (with SC_SAVE_DECODE), and where a ring is full; but tokens of rows with
+ * drafts have the outputs of flushing ones. Whoever keeps states on disk names the ring and the
+ * interval in the schema's revision.
  * SC_ERR_STALE; SC_ERR_LIMIT when cap is short (`*count_out` says what is needed). */
 SC_API sc_status sc_lease_history(const sc_cache *cache, sc_lease lease, sc_history *history_out,
     uint32_t cap, uint32_t *count_out);

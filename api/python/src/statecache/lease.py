@@ -76,6 +76,7 @@ class LeaseInfo:
     restore_ticket: int
     restore_len: int
     records: int
+    records_slot: int
 
 
 def info_of(record: Any) -> LeaseInfo:
