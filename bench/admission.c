@@ -27,6 +27,7 @@ static void start_witness(struct pass *p, struct running *r, const sc_lease_info
     if (!p->o->witnesses)
         return;
     bool force = !before && p->result->sabotaged[0];
+    flags |= info->records > 0 ? WITNESS_RECORDS : 0u;
     struct witness *w = r->witness = witness_admit(p->o->witnesses, r->request, at, flags, force);
     if (!w)
         return;
@@ -34,8 +35,9 @@ static void start_witness(struct pass *p, struct running *r, const sc_lease_info
     w->prompt_len = r->prompt_len;
     w->known = r->sequence.known;
     if (info->resume_len > 0) {
-        w->snapshot = bench_alloc(state_bytes(p->pool), 1);
-        state_read(p->pool, info->source_slot, w->snapshot);
+        const struct state_place place = lease_place(p->pool, p->rings, info);
+        w->snapshot = bench_alloc(full_bytes(p->pool, p->rings), 1);
+        full_read(&place, w->snapshot);
     }
 }
 
@@ -103,6 +105,7 @@ static struct running *start(struct pass *p, size_t index, sc_lease lease, sc_le
     if (p->o->model)
         r->logits = bench_alloc(p->o->model->options.vocab, sizeof *r->logits);
     p->result->tails_resumed += info->resume_len % p->o->page != 0;
+    p->result->ring_resumed += info->records > 0;
     p->result->admitted++;
     return r;
 }

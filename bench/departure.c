@@ -32,11 +32,12 @@ static void record_witness(struct pass *p, struct running *r)
     w->len = r->len;
     w->tokens = bench_alloc(r->len, sizeof *w->tokens);
     memcpy(w->tokens, request_of(p, r)->tokens, r->len * sizeof *w->tokens);
-    w->state = r->flights > 0 ? r->end_state : bench_alloc(state_bytes(p->pool), 1);
+    const struct state_place place = lease_place(p->pool, p->rings, &info);
+    w->state = r->flights > 0 ? r->end_state : bench_alloc(full_bytes(p->pool, p->rings), 1);
     if (r->flights > 0)
         r->end_state = NULL;
     else
-        state_read(p->pool, info.source_slot, w->state);
+        full_read(&place, w->state);
     int32_t *pages = bench_alloc(pages_for(p, r->len), sizeof *pages);
     for (uint32_t i = 0; i < pages_for(p, r->len); i++)
         pages[i] = page_at(p, r, i);

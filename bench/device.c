@@ -31,6 +31,7 @@ struct work {
     struct path *paths;
     uint32_t save_first, save_count;
     int32_t source, dest;
+    struct served_ring_row ring;
 };
 
 struct run {
@@ -190,7 +191,8 @@ static void serve_path(struct run *run, struct work *w, struct path *path)
         .to = w->row->from + path->count, .decode = w->decode && !verify, .source = w->source,
         .dest = w->dest, .pages = w->row->pages, .save_first = w->save_first,
         .save_count = w->save_count, .tape = verify ? &path->tape : NULL,
-        .hidden_out = path->hidden, .logits_out = path->logits, .logits_count = logits_count};
+        .ring = w->ring, .hidden_out = path->hidden, .logits_out = path->logits,
+        .logits_count = logits_count};
 }
 
 /* ---------------------------------------------------------------------------------- the outcome */
@@ -267,8 +269,10 @@ static void take_outputs(const struct run *run, struct work *w, struct path *pat
         copy_saves(run, w);
     if (!row->wants_state)
         return;
-    row->state = bench_alloc(state_bytes(run->device->o.pool), 1);
-    state_read(run->device->o.pool, w->dest, row->state);
+    struct state_place place = {run->device->o.pool, run->device->o.rings, w->dest, w->ring};
+    place.ring.records = w->ring.mode == SC_REPLAY_APPEND ? w->ring.records + 1 : 0;
+    row->state = bench_alloc(full_bytes(place.pool, place.rings), 1);
+    full_read(&place, row->state);
 }
 
 static void finish_row(struct run *run, struct work *w)
@@ -309,11 +313,62 @@ static void copy_page(const struct run *run, struct page_copy copy)
         paged_kv_copy(run->device->o.kv, model_of(run)->attention_layers, copy.from, copy.to);
 }
 
+/* What rings need before the rows: copies that the plan names, where a row goes on from a snapshot
+ * with records. */
+static void copy_rings(const struct run *run, const struct work *w)
+{
+    const struct device_options *o = &run->device->o;
+    const sc_batch *b = &run->step->batch;
+    int32_t from = b->block[b->at_copy_from + w->index], to = b->block[b->at_copy_to + w->index];
+    int32_t records = b->block[b->at_extra_from + w->index];
+    if (to >= 0)
+        bench_must(sc_state_copy(o->pool, &from, o->pool, &to, 1), "sc_state_copy");
+    if (records >= 0)
+        bench_must(sc_state_copy(o->rings, &records, o->rings, &w->ring.slot, 1),
+            "sc_state_copy, of a ring");
+}
+
+/* A flush that the row could do without: its base stays where it is, and nobody is to get the
+ * state. To lose one is the fault that --lose-flush plants. */
+static bool loses(struct run *run, const struct work *w, int32_t planned)
+{
+    const sc_batch *b = &run->step->batch;
+    bool could = planned == SC_REPLAY_FLUSH && w->row->wants_hidden && w->source == w->dest &&
+        b->block[b->at_freeze + w->index] == 0;
+    if (!could || run->device->flushes_left == 0 || --run->device->flushes_left > 0)
+        return false;
+    return run->step->lost_flush = true;
+}
+
+static void step_rings(struct run *run)
+{
+    const sc_batch *b = &run->step->batch;
+    struct served_ring_row *rows = bench_alloc(b->row_count, sizeof *rows);
+    int32_t *planned = bench_alloc(b->row_count, sizeof *planned);
+    for (uint32_t i = 0; i < b->row_count; i++) {
+        struct work *w = &run->work[i];
+        w->ring.slot = rows[i].slot = b->block[b->at_extra + i];
+        planned[i] = b->block[b->at_flush + i];
+        copy_rings(run, w);
+        if (loses(run, w, planned[i]))
+            planned[i] = SC_REPLAY_APPEND;
+    }
+    served_ring_step(model_of(run), run->device->o.rings, rows, planned, b->row_count);
+    for (uint32_t i = 0; i < b->row_count; i++) {
+        run->work[i].ring = rows[i];
+        run->step->appends += rows[i].mode == SC_REPLAY_APPEND;
+        run->step->flushes += rows[i].mode == SC_REPLAY_FLUSH;
+        run->step->folds += rows[i].mode == SC_REPLAY_FOLD;
+    }
+    free(planned);
+    free(rows);
+}
+
 static void compute(struct run *run)
 {
     const struct device_options *o = &run->device->o;
     run->forward = (struct served_forward){.rows = run->served, .row_count = run->served_count,
-        .saves = run->saves, .pool = o->pool, .kv = o->kv, .threads = o->threads,
+        .saves = run->saves, .pool = o->pool, .rings = o->rings, .kv = o->kv, .threads = o->threads,
         .spaces = run->device->spaces};
     uint64_t begin = sc_clock_now_ns(), cpu_begin = bench_cpu_ns();
     served_run(model_of(run), &run->forward);
@@ -329,6 +384,8 @@ static void run_step(struct device *device, struct device_step *step)
     run.work = bench_alloc(b->row_count, sizeof *run.work);
     run.saves = bench_alloc(b->save_count, sizeof *run.saves);
     step->compute_ns = step->cpu_ns = 0;
+    step->appends = step->flushes = step->folds = 0;
+    step->lost_flush = false;
     for (uint32_t i = 0; i < b->row_count; i++) {
         copy_page(&run, step->rows[i].first);
         run.work[i] = read_plan(&run, i);
@@ -336,6 +393,8 @@ static void run_step(struct device *device, struct device_step *step)
         make_paths(&run, &run.work[i]);
         paths += run.work[i].path_count;
     }
+    if (device->o.rings)
+        step_rings(&run);
     run.served = bench_alloc(paths, sizeof *run.served);
     for (uint32_t i = 0; model_of(&run) && i < b->row_count; i++)
         for (uint32_t k = 0; k < run.work[i].path_count; k++)
@@ -389,8 +448,8 @@ static void *device_thread(void *argument)
 
 void device_open(struct device *device, const struct device_options *options)
 {
-    *device = (struct device){.o = *options, .lock = PTHREAD_MUTEX_INITIALIZER,
-        .changed = PTHREAD_COND_INITIALIZER};
+    *device = (struct device){.o = *options, .flushes_left = options->lose_flush,
+        .lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
     device->ends = bench_alloc((size_t)options->depth * options->row_max, sizeof *device->ends);
     device->spaces = served_spaces_create();
     if (options->depth > 1 && pthread_create(&device->thread, NULL, device_thread, device))

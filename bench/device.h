@@ -55,21 +55,26 @@ struct device_step {
     sc_batch batch;                 /* of the plan; its block is read */
     struct device_row *rows;        /* [row_max] */
     uint64_t compute_ns, cpu_ns;    /* of the model: elapsed, and of all threads */
+    uint32_t appends, flushes, folds; /* rows that did so with their rings */
+    bool lost_flush;
     bool done;                      /* guarded by the device's lock */
 };
 
 struct device_options {
     struct sampler sampler;
-    sc_pool *pool;
+    sc_pool *pool, *rings;          /* rings: NULL, if the model has none */
     const struct paged_kv *kv;
     uint32_t threads;               /* for the model */
     uint32_t depth, row_max;
     double draft_accept;            /* how often the coin lets the drafter guess right */
+    uint32_t lose_flush;            /* a fault: of the flushes of recorded requests that could as
+                                     * well be appends, this many-th is one; 0: none */
 };
 
 struct device {
     struct device_options o;
     struct served_space *spaces;
+    uint32_t flushes_left;          /* until one is lost; 0: none */
     uint64_t launched, run;         /* steps; `launched` guarded by the lock */
     uint32_t *ends;                 /* [depth][row_max] where rows of the last steps ended */
     struct device_step *queue[SC_DEPTH_MAX]; /* guarded by the lock */

@@ -55,7 +55,7 @@ struct pass {
     struct workload *workload;
     const struct pass_options *o;
     struct pass_result *result;
-    sc_pool *pool;
+    sc_pool *pool, *rings;     /* rings: NULL, if the model has none */
     sc_cache *cache;
     sc_namespace ns;
     struct page_ids ids;

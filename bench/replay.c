@@ -130,7 +130,7 @@ static struct pass_options pass_options(const struct replay_run *run, const sc_s
         .running_max = o->running, .budget = o->budget,
         .threads = o->threads, .step_ns = 2000000, .token_ns = 50000,
         .temperature = (float)o->temperature, .seed = o->seed, .model = model,
-        .sabotage = o->sabotage, .sabotage_seed = o->sabotage_seed,
+        .lose_flush = o->lose_flush, .sabotage = o->sabotage, .sabotage_seed = o->sabotage_seed,
         .verify_every = o->verify_every, .touch = o->compare > 0};
     if (o->no_compute)
         pass.step_ns = pass.token_ns = 0;
@@ -236,10 +236,19 @@ static void run_check(struct replay_run *run, const struct served_model *model,
     free(sample);
 }
 
+/* Rings are flushed where decoded states are saved: at multiples of the cache's decode interval. */
+static uint32_t ring_save(const struct replay_run *run)
+{
+    const struct replay_options *o = &run->o;
+    uint32_t interval = o->decode_interval ? o->decode_interval : o->page > 1 ? o->page : 0;
+    return save_flags(run) & SC_SAVE_DECODE && o->model.ring > 0 ? interval : 0;
+}
+
 static void run_served(struct replay_run *run)
 {
     struct served_model *model;
     struct witness_set witnesses;
+    run->o.model.ring_save = ring_save(run);
     sc_status status = served_create(&run->o.model, &model);
     if (status != SC_OK)
         bench_fail(BENCH_USAGE, "no such model: %s", sc_last_error()->text);
@@ -249,6 +258,8 @@ static void run_served(struct replay_run *run)
         find_guesses(run, &pass);
     pass.witnesses = run->o.check ? &witnesses : NULL;
     pass_run(&run->workload, &pass, &run->cached);
+    if (run->o.lose_flush && !run->cached.ring_lost)
+        bench_fail(BENCH_USAGE, "--lose-flush: there were fewer flushes that can be lost");
     if (run->o.sabotage && !run->cached.sabotaged[0])
         bench_fail(BENCH_USAGE, "--sabotage: no request resumed, so there is no state to damage");
     struct ideals ideals = ideals_open(&run->workload);
@@ -296,6 +307,8 @@ int replay_main(int argc, char **argv)
     if (run->o.fork > 0)
         workload_add_forks(&run->workload, run->o.fork, run->o.forks, run->o.seed);
     size_memory(run);
+    if (run->o.lose_flush && run->o.check < run->workload.request_count)
+        run->o.check = (uint32_t)run->workload.request_count;
     if (run->o.decode_interval % run->o.page != 0)
         bench_fail(BENCH_USAGE, "--decode-interval must be a multiple of the page (%u)",
             run->o.page);

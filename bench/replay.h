@@ -38,7 +38,7 @@ struct replay_options {
     const char *disk;
     uint64_t disk_bytes;
     uint64_t sabotage_seed;
-    uint32_t check, verify_every;
+    uint32_t check, verify_every, lose_flush;
     uint32_t compare;       /* runs of each kind of kernels; 0: no comparison */
 };
 

@@ -19,7 +19,8 @@ enum key {
     KEY_BUDGET, KEY_THREADS, KEY_TEMPERATURE, KEY_SPEED, KEY_NO_COMPUTE, KEY_NO_COLD,
     KEY_CHECK, KEY_SABOTAGE, KEY_VERIFY_EVERY, KEY_JSON, KEY_TAILS, KEY_TENANTS, KEY_IN_FLIGHT,
     KEY_DRAFT, KEY_DRAFT_TREE, KEY_DRAFT_ACCEPT, KEY_LATE_STOP, KEY_PREEMPT, KEY_FORK, KEY_FORKS,
-    KEY_HOST_SLOTS, KEY_DISK, KEY_DISK_BYTES, KEY_HOST_WRITE, KEY_DISK_WRITE, KEY_BARS, KEY_COMPARE
+    KEY_HOST_SLOTS, KEY_DISK, KEY_DISK_BYTES, KEY_HOST_WRITE, KEY_DISK_WRITE, KEY_BARS, KEY_COMPARE,
+    KEY_RING, KEY_LOSE_FLUSH
 };
 
 static const struct argp_option option_list[] = {
@@ -88,6 +89,8 @@ static const struct argp_option option_list[] = {
         "without such a device nothing is done, and the exit status is 77 (host)", 0},
     {"mlp", KEY_MLP, "N", 0, "inner width (128)", 0},
     {"vocab", KEY_VOCAB, "N", 0, "(512)", 0},
+    {"ring", KEY_RING, "N", 0, "ReplaySSM: decoded tokens become records beside a state, which is "
+        "written once for N of them, at most 64 (0: with every token). Not with --draft", 0},
     {NULL, 0, NULL, 0, "Scheduler", 4},
     {"running", KEY_RUNNING, "N", 0, "requests in a batch at most (8; 1 with --no-compute)", 0},
     {"budget", KEY_BUDGET, "N", 0, "tokens of a step (256; no limit with --no-compute)", 0},
@@ -115,6 +118,8 @@ static const struct argp_option option_list[] = {
         "output and state bit for bit, and with a float64 run", 0},
     {"sabotage", KEY_SABOTAGE, "SEED", 0, "flip one bit of a state before it is used; implies "
         "--check 1 and --no-cold; the check must then fail", 0},
+    {"lose-flush", KEY_LOSE_FLUSH, "N", 0, "with --ring: the N-th flush is an append; implies "
+        "--check of all requests and --no-cold; the check must then fail", 0},
     {"verify-every", KEY_VERIFY_EVERY, "N", 0, "walk all of the cache every N steps (at the end "
         "only)", 0},
     {"json", KEY_JSON, NULL, 0, "print one JSON object, on one line, instead of text", 0},
@@ -153,6 +158,8 @@ static const struct number numbers[] = {
     NUMBER(KEY_TENANTS, tenants, 2, 1000), NUMBER(KEY_FORKS, forks, 1, 16),
     NUMBER(KEY_IN_FLIGHT, in_flight, 1, IN_FLIGHT_MAX), NUMBER(KEY_DRAFT, drafts, 1, DRAFTS_MAX),
     NUMBER(KEY_HOST_SLOTS, host_slots, 1, 100000000),
+    NUMBER(KEY_RING, model.ring, 1, SC_REPLAY_RECORDS_MAX),
+    NUMBER(KEY_LOSE_FLUSH, lose_flush, 1, 1000000),
     NUMBER(KEY_COMPARE, compare, 1, 101), NUMBER(KEY_CHECK, check, 1, 1000000),
     NUMBER(KEY_VERIFY_EVERY, verify_every, 1, 1000000000)};
 
@@ -363,6 +370,15 @@ static void check_together(const struct replay_options *o)
         refuse("--draft needs the kernels of draft tokens, which a device does not have yet");
     if (m->mamba && (o->drafts || o->model.backend))
         refuse("--kind mamba2 has no kernels for --draft, nor for a device");
+    if (m->ring && o->no_compute)
+        refuse("--ring is of the model: not with --no-compute");
+    if (m->ring && o->drafts)
+        refuse("--ring: not with --draft, whose rows need the state itself: where rings are "
+            "flushed would depend on what was drafted, and a rerun knows nothing of drafts");
+    if (m->ring && m->backend)
+        refuse("--ring needs the kernels of rings, which a device does not have yet");
+    if (o->lose_flush && !m->ring)
+        refuse("--lose-flush needs --ring");
     if (!o->trace && (o->block || o->scale))
         refuse("--block and --scale are for a trace");
     if (o->scale % m->chunk != 0)
@@ -414,7 +430,7 @@ static void set_defaults(struct replay_options *o)
         long processors = sysconf(_SC_NPROCESSORS_ONLN);
         o->threads = processors < 1 ? 1 : processors > 8 ? 8 : (uint32_t)processors;
     }
-    o->no_cold |= o->sabotage || o->compare > 0;
+    o->no_cold |= o->sabotage || o->compare > 0 || o->lose_flush > 0;
     if (o->sabotage && o->check == 0)
         o->check = 1;
     o->model.seed = o->seed;

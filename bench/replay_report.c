@@ -86,6 +86,11 @@ static void print_features(const struct replay_run *run, FILE *out)
         fprintf(out, "tenants     %u; %" PRIu64 " hits of what only another had computed, %" PRIu64
             " of them beyond the common prompt%s\n", o->tenants, r->tenant_hits + r->tenant_leaks,
             r->tenant_leaks, r->tenant_leaks ? ": LEAKED" : "");
+    if (o->model.ring > 0)
+        fprintf(out, "rings       of %u records, %.1f MiB; %" PRIu64 " tokens appended, %" PRIu64
+            " flushed, %" PRIu64 " folds; %" PRIu64 " requests began on records\n", o->model.ring,
+            (double)r->ring_bytes / 1048576, r->ring_appends, r->ring_flushes, r->ring_folds,
+            r->ring_resumed);
     if (o->tails)
         fprintf(out, "tails       %" PRIu64 " partial pages handed in, %" PRIu64 " resumed inside "
             "a page\n", r->tails_handed, r->tails_resumed);
@@ -223,6 +228,8 @@ static void print_check(const struct replay_run *run, FILE *out)
         c->bad_histories);
     fprintf(out, "            against float64: outputs %.1e, states %.1e (at most %.0e)\n",
         c->worst_output, c->worst_state, c->tolerance);
+    if (run->o.model.ring > 0)
+        fprintf(out, "            against no rings: outputs %.1e\n", c->worst_ring);
 }
 
 void replay_report_text(const struct replay_run *run, FILE *out)
@@ -280,6 +287,7 @@ static json_t *json_params(const struct replay_run *run)
     json_object_set_new(object, "policy", json_string(o->policy));
     json_object_set_new(object, "no_compute", json_boolean(o->no_compute));
     put_count(object, "threads", o->threads);
+    put_count(object, "ring", o->model.ring);
     put_count(object, "in_flight", o->in_flight);
     put_count(object, "drafts", o->drafts);
     json_object_set_new(object, "draft_tree", json_boolean(o->draft_tree));
@@ -304,7 +312,9 @@ static void put_features(json_t *object, const struct pass_result *r)
         {"forks", r->forks}, {"forked", r->forked}, {"forks_refused", r->forks_refused},
         {"forked_tokens", r->forked_tokens}, {"tenant_hits", r->tenant_hits},
         {"tenant_leaks", r->tenant_leaks}, {"tails_handed", r->tails_handed},
-        {"tails_resumed", r->tails_resumed}};
+        {"tails_resumed", r->tails_resumed}, {"ring_appends", r->ring_appends},
+        {"ring_flushes", r->ring_flushes}, {"ring_folds", r->ring_folds},
+        {"ring_resumed", r->ring_resumed}, {"ring_bytes", r->ring_bytes}};
     for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)
         put_count(object, counts[i].name, counts[i].value);
 }
@@ -391,6 +401,7 @@ static json_t *json_check(const struct replay_run *run)
     put_count(object, "text_tokens", c->text_tokens);
     put_count(object, "unsound_histories", c->bad_histories);
     put_count(object, "grid_snapshots", c->grid_snapshots);
+    put_real(object, "worst_ring", c->worst_ring);
     put_real(object, "worst_output", c->worst_output);
     put_real(object, "worst_state", c->worst_state);
     put_real(object, "tolerance", c->tolerance);
@@ -438,6 +449,9 @@ int replay_report_bars(const struct replay_run *run, FILE *out)
         bench_bars_judge(&bars, "sampled tokens that differ", (double)c->text_tokens, "", nothing);
         bench_bars_judge(
             &bars, "histories that cannot be run again", (double)c->bad_histories, "", nothing);
+        if (run->o.model.ring > 0)
+            bench_bars_judge(
+                &bars, "error of outputs against no rings", c->worst_ring, "", close);
         bench_bars_judge(&bars, "error of outputs against float64", c->worst_output, "", close);
         bench_bars_judge(&bars, "error of states against float64", c->worst_state, "", close);
     }

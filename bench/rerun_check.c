@@ -25,11 +25,24 @@ struct checking {
     struct bench_progress progress;
 };
 
+/* Where rings are flushed. A decoded token is flushed if it is the first of a stretch of the
+ * history, or after one whose end is to be saved; if its own end is; and when the ring is full.
+ * Before a prefill the records are folded into the state. (So sc_lease_history says; worked out
+ * here, and not asked of whoever served, so that a flush which they lose is seen.) */
+struct phase {
+    bool open;       /* the token before is of the same stretch, and its end is not saved */
+    int32_t records; /* in the ring now */
+};
+
 /* One thread's memory for reruns. */
 struct bed {
     const struct check_options *o;
     sc_pool *pool;
     sc_slot slots[2]; /* the working slot, and one for a save */
+    sc_pool *rings;   /* NULL: the model has none */
+    sc_slot ring;
+    bool with_rings;  /* in this rerun */
+    struct phase phase;
     struct paged_kv kv;
     struct served_space *spaces;
     int32_t *pages;
@@ -51,13 +64,17 @@ static void bed_open(struct bed *bed, const struct check_options *o, uint32_t lo
     pool.backend = o->model->options.backend;
     bench_must(sc_pool_create(&pool, &bed->pool), "sc_pool_create");
     bench_must(sc_pool_alloc(bed->pool, 2, SC_OWNER_WORKING, bed->slots), "sc_pool_alloc");
+    if (o->model->options.ring > 0) {
+        bed->rings = served_rings_create(o->model, o->layout, 1);
+        bench_must(sc_pool_alloc(bed->rings, 1, SC_OWNER_WORKING, &bed->ring), "sc_pool_alloc");
+    }
     uint32_t pages = (longest + o->page - 1) / o->page;
     paged_kv_init(&bed->kv, o->model, o->page, pages);
     bed->spaces = served_spaces_create();
     bed->pages = bench_alloc(pages, sizeof *bed->pages);
     for (uint32_t i = 0; i < pages; i++)
         bed->pages[i] = (int32_t)(pages - 1 - i); /* not where they were */
-    bed->bytes = state_bytes(bed->pool);
+    bed->bytes = full_bytes(bed->pool, bed->rings);
     bed->state = bench_alloc(bed->bytes, 1);
     bed->snapshot = bench_alloc(bed->bytes, 1);
     bed->hidden = bench_alloc((size_t)longest * o->model->options.hidden, sizeof *bed->hidden);
@@ -68,6 +85,10 @@ static void bed_close(struct bed *bed)
 {
     bench_must(sc_pool_free(bed->pool, bed->slots, 2), "sc_pool_free");
     bench_must(sc_pool_destroy(bed->pool), "sc_pool_destroy");
+    if (bed->rings) {
+        bench_must(sc_pool_free(bed->rings, &bed->ring, 1), "sc_pool_free");
+        bench_must(sc_pool_destroy(bed->rings), "sc_pool_destroy");
+    }
     paged_kv_deinit(&bed->kv);
     served_spaces_destroy(bed->spaces, bed->o->model->options.backend);
     void *owned[] = {bed->pages, bed->state, bed->snapshot, bed->hidden, bed->logits};
@@ -76,6 +97,36 @@ static void bed_close(struct bed *bed)
 }
 
 /* --------------------------------------------------------------------------------------- reruns */
+
+static struct served_ring_row ring_row(struct bed *bed, uint32_t to, bool decode)
+{
+    uint32_t save = bed->o->model->options.ring_save;
+    bool saved = save > 0 && to % save == 0;
+    struct served_ring_row ring = {.slot = (int32_t)bed->ring.id};
+    int32_t planned = !decode ? SC_REPLAY_FOLD
+        : bed->phase.open && !saved ? SC_REPLAY_APPEND : SC_REPLAY_FLUSH;
+    served_ring_step(bed->o->model, bed->rings, &ring, &planned, 1);
+    bed->phase.open = decode && !saved;
+    bed->phase.records = ring.mode == SC_REPLAY_APPEND ? ring.records + 1 : 0;
+    return ring;
+}
+
+/* A ring without records. */
+static void reset_ring(struct bed *bed)
+{
+    bed->phase = (struct phase){.open = false};
+    if (!bed->with_rings)
+        return;
+    bench_must(sc_pool_free(bed->rings, &bed->ring, 1), "sc_pool_free");
+    bench_must(sc_pool_alloc(bed->rings, 1, SC_OWNER_WORKING, &bed->ring), "sc_pool_alloc");
+}
+
+static void read_state(const struct bed *bed, int slot, int32_t records, unsigned char *out)
+{
+    const struct state_place place = {bed->pool, bed->rings, (int32_t)bed->slots[slot].id,
+        {.slot = (int32_t)bed->ring.id, .records = records}};
+    full_read(&place, out);
+}
 
 /* Tokens [from, to) in one row; a save at `save_at` if that lies strictly inside. */
 static void rerun_row(struct bed *bed, const struct witness *w, uint32_t from, uint32_t to,
@@ -87,12 +138,15 @@ static void rerun_row(struct bed *bed, const struct witness *w, uint32_t from, u
         .source = from == 0 ? 0 : (int32_t)bed->slots[0].id, .dest = (int32_t)bed->slots[0].id,
         .pages = bed->pages, .save_count = saves,
         .hidden_out = bed->hidden + (size_t)from * bed->o->model->options.hidden};
+    if (bed->with_rings)
+        row.ring = ring_row(bed, to, decode);
     struct served_forward forward = {.rows = &row, .row_count = 1, .saves = &save,
-        .pool = bed->pool, .kv = &bed->kv, .threads = 1, .spaces = bed->spaces};
+        .pool = bed->pool, .rings = bed->with_rings ? bed->rings : NULL, .kv = &bed->kv,
+        .threads = 1, .spaces = bed->spaces};
     served_run(bed->o->model, &forward);
     if (!saves && to != w->resume_len)
         return;
-    state_read(bed->pool, (int32_t)bed->slots[saves ? 1 : 0].id, bed->snapshot);
+    read_state(bed, saves, saves ? 0 : bed->phase.records, bed->snapshot);
     bed->has_snapshot = true;
 }
 
@@ -100,6 +154,7 @@ static void rerun_stretch(struct bed *bed, const struct witness *w, uint32_t fro
     const sc_history *stretch, bool cut)
 {
     uint32_t chunk = bed->o->model->options.chunk;
+    bed->phase.open = false;
     if (stretch->form == SC_FORM_KIND_DECODE) {
         for (; from < stretch->end; from++)
             rerun_row(bed, w, from, from + 1, true);
@@ -137,9 +192,10 @@ static bool history_is_sound(const struct bed *bed, const struct witness *w)
 static void rerun(struct bed *bed, const struct witness *w, bool cut)
 {
     bed->has_snapshot = false;
+    reset_ring(bed);
     for (uint32_t i = 0, from = 0; i < w->history_count; from = w->history[i++].end)
         rerun_stretch(bed, w, from, &w->history[i], cut);
-    state_read(bed->pool, (int32_t)bed->slots[0].id, bed->state);
+    read_state(bed, 0, bed->phase.records, bed->state);
 }
 
 /* ------------------------------------------------------------------------------------ comparing */
@@ -201,6 +257,7 @@ static uint64_t kv_rows(const struct bed *bed, const struct witness *w)
 
 static void rerun_both(struct bed *bed, const struct witness *w, struct check_result *r)
 {
+    bed->with_rings = bed->rings != NULL;
     rerun(bed, w, false);
     r->output_bits += output_bits(bed, w);
     r->state_bits += bits_that_differ(bed->state, w->state, bed->bytes);
@@ -215,7 +272,7 @@ static void rerun_both(struct bed *bed, const struct witness *w, struct check_re
     r->state_bytes += bed->bytes * (w->snapshot ? 2 : 1);
 }
 
-/* -------------------------------------------------------------------------------------- float64 */
+/* ------------------------------------------------------------------------- within a tolerance */
 
 struct error_sum {
     double error, value;
@@ -232,12 +289,28 @@ static double ratio(struct error_sum sum)
     return sum.value > 0 ? sqrt(sum.error / sum.value) : 0;
 }
 
-static double state_error(const struct bed *bed, const struct witness *w, const struct ref64 *ref)
+/* The state that the request ended with, the records of a ring folded into it: in bed->state. */
+static void whole_state(struct bed *bed, const struct witness *w)
+{
+    int32_t records = 0;
+    memcpy(bed->state, w->state, bed->bytes);
+    if (!bed->rings)
+        return;
+    memcpy(&records, w->state + bed->bytes - sizeof records, sizeof records);
+    if (records != bed->phase.records || records == 0)
+        return; /* bits differ, and were counted */
+    served_ring_fold(bed->o->model, bed->pool, bed->rings, (int32_t)bed->slots[0].id,
+        (struct served_ring_row){.slot = (int32_t)bed->ring.id, .records = records});
+    read_state(bed, 0, 0, bed->state);
+}
+
+/* `bed->state` against the reference's. */
+static double state_error(const struct bed *bed, const struct ref64 *ref)
 {
     struct error_sum sum = {0, 0};
     sc_pool_info info;
     bench_must(sc_pool_info_get(bed->pool, &info), "sc_pool_info_get");
-    const unsigned char *at = w->state;
+    const unsigned char *at = bed->state;
     for (uint32_t i = 0; i < info.part_count; i++) {
         sc_layer_view view;
         sc_part part;
@@ -267,12 +340,28 @@ static void against_float64(struct bed *bed, const struct witness *w, struct che
         for (size_t i = 0; t >= w->resume_len && i < width; i++)
             sum_up(&sum, (double)w->hidden[(t - w->resume_len) * width + i], hidden[i]);
     }
-    double output = ratio(sum), state = state_error(bed, w, ref);
+    whole_state(bed, w);
+    double output = ratio(sum), state = state_error(bed, ref);
     /* Written so that a NaN is the worst of all. */
     r->worst_output = output <= r->worst_output ? r->worst_output : output;
     r->worst_state = state <= r->worst_state ? r->worst_state : state;
     free(hidden);
     ref64_destroy(ref);
+}
+
+/* Outputs against a rerun that has no rings. */
+static void against_no_rings(struct bed *bed, const struct witness *w, struct check_result *r)
+{
+    size_t width = bed->o->model->options.hidden, count = (w->len - w->resume_len) * width;
+    struct error_sum sum = {0, 0};
+    if (!bed->rings)
+        return;
+    bed->with_rings = false;
+    rerun(bed, w, false);
+    for (size_t i = 0; i < count; i++)
+        sum_up(&sum, (double)w->hidden[i], (double)bed->hidden[w->resume_len * width + i]);
+    double error = ratio(sum);
+    r->worst_ring = error <= r->worst_ring ? r->worst_ring : error;
 }
 
 /* -------------------------------------------------------------------------------------- threads */
@@ -296,6 +385,7 @@ static void add_up(struct check_result *sum, const struct check_result *r)
     sum->cut_bits += r->cut_bits;
     sum->kv_rows += r->kv_rows;
     sum->bad_histories += r->bad_histories;
+    sum->worst_ring = r->worst_ring <= sum->worst_ring ? sum->worst_ring : r->worst_ring;
     sum->worst_output = r->worst_output <= sum->worst_output ? sum->worst_output
                                                              : r->worst_output;
     sum->worst_state = r->worst_state <= sum->worst_state ? sum->worst_state : r->worst_state;
@@ -334,6 +424,7 @@ static void check_one(struct bed *bed, const struct witness *w, struct check_res
     sc_prng_seed(&bed->prng, sc_mix64(bed->o->seed + w->request));
     rerun_both(bed, w, r);
     against_float64(bed, w, r);
+    against_no_rings(bed, w, r);
 }
 
 static void *check_thread(void *argument)
@@ -389,5 +480,6 @@ uint64_t check_bits(const struct check_result *r)
 bool check_passed(const struct check_result *r)
 {
     return check_bits(r) == 0 && r->kv_rows == 0 && r->text_tokens == 0 &&
-        r->bad_histories == 0 && r->worst_output <= r->tolerance && r->worst_state <= r->tolerance;
+        r->bad_histories == 0 && r->worst_ring <= r->tolerance &&
+        r->worst_output <= r->tolerance && r->worst_state <= r->tolerance;
 }

@@ -7,7 +7,13 @@
  * Then once more in float64, one token at a time, within a tolerance.
  *
  * A rerun decodes token by token, whatever was in flight, and knows nothing of drafts, forks and
- * tenants. */
+ * tenants.
+ *
+ * With rings bits of outputs depend on where states were flushed. That is no secret of whoever
+ * served: it follows from the history, the records of a ring and the positions that are saved
+ * (struct phase), and so a rerun works it out for itself and takes no list of flushes from the run
+ * that it checks. A third rerun without rings says, within a tolerance, that they lead to the same
+ * outputs. */
 #ifndef BENCH_RERUN_CHECK_H
 #define BENCH_RERUN_CHECK_H
 
@@ -31,6 +37,7 @@ struct check_result {
     uint64_t text_checked, text_tokens;  /* tokens sampled again; that are others */
     uint64_t kv_rows;                    /* tokens whose keys and values differ */
     uint64_t bad_histories;              /* that cannot be run again */
+    double worst_ring;                   /* RMS error of outputs against those without rings */
     double worst_output, worst_state;    /* RMS error / RMS value of one request, against float64 */
     double tolerance;
 };

@@ -316,6 +316,10 @@ static void commit(struct pass *p, const struct flight *f)
     p->result->library_ns += sc_clock_now_ns() - begin;
     for (uint32_t i = 0; i < id_count; i++)
         page_ids_hand_in(&p->ids, p->kv_ids[i]);
+    p->result->ring_appends += f->device.appends;
+    p->result->ring_flushes += f->device.flushes;
+    p->result->ring_folds += f->device.folds;
+    p->result->ring_lost |= f->device.lost_flush;
     p->result->compute_ns += f->device.compute_ns;
     p->result->cpu_ns += f->device.cpu_ns;
 }
@@ -433,6 +437,18 @@ static void step(struct pass *p)
 
 /* ----------------------------------------------------------------------------------- whole pass */
 
+/* One ring for each lease, those that drain too; and for some of the states that are kept with
+ * records on top. */
+static void open_rings(struct pass *p)
+{
+    sc_pool_info info;
+    if (!p->o->model || p->o->model->options.ring == 0)
+        return;
+    p->rings = served_rings_create(p->o->model, p->o->layout, 2 * p->row_max + p->o->slots / 4);
+    bench_must(sc_pool_info_get(p->rings, &info), "sc_pool_info_get");
+    p->result->ring_bytes = info.memory_bytes;
+}
+
 static void open_cache(struct pass *p)
 {
     sc_pool_options pool = SC_POOL_OPTIONS_INIT;
@@ -443,6 +459,8 @@ static void open_cache(struct pass *p)
     bench_must(sc_pool_create(&pool, &p->pool), "sc_pool_create");
     sc_cache_options options = SC_CACHE_OPTIONS_INIT;
     options.pool = p->pool;
+    open_rings(p);
+    options.extras = p->rings;
     options.page_tokens = p->o->page;
     options.row_max = p->row_max;
     options.save_max = 8 * p->row_max * (1 + p->o->drafts);
@@ -498,7 +516,8 @@ static void open_arrays(struct pass *p)
 static void open_device(struct pass *p)
 {
     p->sampler = (struct sampler){p->o->model, p->workload->vocab, p->o->temperature, p->o->seed};
-    struct device_options options = {.sampler = p->sampler, .pool = p->pool, .kv = &p->kv,
+    struct device_options options = {.sampler = p->sampler, .pool = p->pool, .rings = p->rings,
+        .kv = &p->kv, .lose_flush = p->o->lose_flush,
         .threads = p->o->threads, .depth = p->o->in_flight, .row_max = p->row_max,
         .draft_accept = p->o->draft_accept};
     device_open(&p->device, &options);
@@ -541,6 +560,8 @@ static void close_cache(struct pass *p)
     bench_must(sc_cache_destroy(p->cache), "sc_cache_destroy");
     pass_tiers_close(p);
     bench_must(sc_pool_destroy(p->pool), "sc_pool_destroy");
+    if (p->rings)
+        bench_must(sc_pool_destroy(p->rings), "sc_pool_destroy, of rings");
 }
 
 static void close_arrays(struct pass *p)

@@ -33,6 +33,7 @@ struct pass_options {
     uint32_t drafts;             /* of a decode row, at most DRAFTS_MAX; 0: none */
     bool draft_tree;             /* not each behind the one before */
     double draft_accept;         /* how often the drafter is right */
+    uint32_t lose_flush;         /* this many-th flush is lost (device.h); 0: none */
     bool late_stop;              /* where a text ends is seen in the results alone */
     double preempt;              /* of a request's steps, those after which it has to go */
     bool fork;                   /* forks of the workload are forked, not served alone */
@@ -70,6 +71,10 @@ struct pass_result {
     uint64_t tails_resumed, tails_handed;  /* hits inside a page; partial pages given to tails */
     uint64_t tenant_hits;        /* of what only another tenant had computed, */
     uint64_t tenant_leaks;       /* and of those, beyond the common prompt */
+    uint64_t ring_appends, ring_flushes, ring_folds; /* rows that did so */
+    uint64_t ring_resumed;       /* leases that began on a base with records on top */
+    uint64_t ring_bytes;         /* memory of the rings; 0: none */
+    bool ring_lost;              /* the flush that was to be lost is */
     uint64_t guessed, guessed_right; /* texts with a guess; that are what was guessed */
     uint64_t compute_ns, cpu_ns; /* of forwards: elapsed, and of all threads */
     uint64_t library_ns, wall_ns, virtual_ns;

@@ -36,6 +36,7 @@ struct lane {
     const struct served_row **rows; /* [row_count]: decode, verify, prefill */
     uint32_t row_count, decode_count, verify_count, prefill_count, token_count, save_count;
     int32_t *source, *dest, *save;  /* [row_count]; save: of decode rows */
+    int32_t *ring_slot, *records, *ring_mode; /* [row_count], with rings */
     int32_t *row_start, *position;  /* of verify and prefill rows */
     int32_t *save_row, *save_position, *save_slot;
     uint32_t *first;                /* [row_count] first packed token */
@@ -91,12 +92,19 @@ static void pack_ints(struct lane *lane)
         const struct served_row *row = lane->rows[r];
         lane->source[r] = row->source;
         lane->dest[r] = row->tape ? 0 : row->dest;
+        if (lane->forward->rings) {
+            lane->ring_slot[r] = row->ring.slot;
+            lane->records[r] = row->ring.records;
+            lane->ring_mode[r] = row->ring.mode;
+        }
         lane->first[r] = lane->token_count;
         lane->token_count += row->to - row->from;
         if (row->decode) {
             decoded++;
             if (row->save_count > 0) /* at its end: there is one */
                 lane->save[r] = lane->forward->saves[row->save_first].slot;
+            if (row->save_count > 0 && lane->forward->rings)
+                bench_fail(BENCH_CHECK_FAILED, "a second state of a decode row with a ring");
             continue;
         }
         uint32_t p = r - lane->decode_count;
@@ -123,7 +131,7 @@ static void lane_arrays(struct lane *lane, uint32_t tokens, uint32_t saved, uint
     const struct served_model *m = lane->model;
     const struct served_options *o = &m->options;
     size_t rows = lane->row_count;
-    twin_grow(&lane->space->ints, backend(lane), 6 * rows + 1 + 3 * (size_t)saved,
+    twin_grow(&lane->space->ints, backend(lane), 9 * rows + 1 + 3 * (size_t)saved,
         sizeof(int32_t));
     lane->source = lane->space->ints.host;
     memset(lane->source, 0, lane->space->ints.bytes);
@@ -132,7 +140,10 @@ static void lane_arrays(struct lane *lane, uint32_t tokens, uint32_t saved, uint
     lane->row_start = lane->save + rows;
     lane->position = lane->row_start + rows + 1;
     lane->first = (uint32_t *)(lane->position + rows);
-    lane->save_row = (int32_t *)lane->first + rows;
+    lane->ring_slot = (int32_t *)lane->first + rows;
+    lane->records = lane->ring_slot + rows;
+    lane->ring_mode = lane->records + rows;
+    lane->save_row = lane->ring_mode + rows;
     lane->save_position = lane->save_row + saved;
     lane->save_slot = lane->save_position + saved;
     uint32_t wide = m->channels > o->mlp ? m->channels : o->mlp;
@@ -255,6 +266,33 @@ static void run_group(struct lane *lane, const sc_linear_layer *linear, uint32_t
     run_form(lane, linear, &b, form);
 }
 
+/* Rings of the layer for the lane's rows from `first` on. */
+static sc_k_ring ring_of(const struct lane *lane, uint32_t index, uint32_t first)
+{
+    const struct served_ring_ints ints = {ints_at(lane, lane->ring_slot + first),
+        ints_at(lane, lane->records + first), ints_at(lane, lane->ring_mode + first)};
+    return served_ring_of(lane->model, lane->forward->rings, index, &ints);
+}
+
+static void decode_with_rings(struct lane *lane, const sc_linear_layer *linear, uint32_t index,
+    sc_linear_batch *b)
+{
+    const sc_k_ring ring = ring_of(lane, index, 0);
+    b->scratch = floats_at(lane, lane->mixed);
+    served_ring_decode(lane->model, linear, b, &ring);
+}
+
+/* Before a prefill, which needs the state itself. */
+static void fold_rings(struct lane *lane, const sc_linear_layer *linear, uint32_t index)
+{
+    uint32_t first = lane->decode_count + lane->verify_count;
+    sc_linear_batch b = {.dtype = SC_DTYPE_F32, .row_count = lane->prefill_count,
+        .source = ints_at(lane, lane->source + first), .dest = ints_at(lane, lane->dest + first)};
+    const sc_k_ring ring = ring_of(lane, index, first);
+    served_parts(&b, lane->model, lane->forward->pool, index);
+    served_ring_fold_rows(lane->model, linear, &b, &ring);
+}
+
 static void run_recurrence(struct lane *lane, uint32_t index, const struct served_layer *layer)
 {
     const sc_linear_layer linear = served_linear_layer(lane->model, layer);
@@ -264,8 +302,13 @@ static void run_recurrence(struct lane *lane, uint32_t index, const struct serve
         b.source = ints_at(lane, lane->source);
         b.dest = ints_at(lane, lane->dest);
         b.save = ints_at(lane, lane->save);
-        run_form(lane, &linear, &b, SC_LINEAR_DECODE);
+        if (lane->forward->rings)
+            decode_with_rings(lane, &linear, index, &b);
+        else
+            run_form(lane, &linear, &b, SC_LINEAR_DECODE);
     }
+    if (lane->forward->rings && lane->prefill_count > 0)
+        fold_rings(lane, &linear, index);
     run_group(lane, &linear, index, verified(lane), SC_LINEAR_VERIFY);
     run_group(lane, &linear, index, prefilled(lane), SC_LINEAR_EXTEND);
 }

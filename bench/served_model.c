@@ -163,9 +163,13 @@ static sc_status make_schema(struct served_model *model)
         o->kind == SC_K_KIND_GDN ? "gdn" : "kda");
     sc_part *parts = bench_alloc((size_t)o->layers * (CONV_PARTS_MAX + 1), sizeof *parts);
     sc_schema_options options = SC_SCHEMA_OPTIONS_INIT;
-    char revision[96]; /* all that weights and KV depend on, beside the shapes of states */
+    char revision[160]; /* all that weights and KV depend on, beside the shapes of states */
     snprintf(revision, sizeof revision, "seed-%llu-%u-%u-%ux%u-%u-%u", (unsigned long long)o->seed,
         o->hidden, o->attention_every, o->attention_heads, o->attention_dim, o->mlp, o->vocab);
+    if (o->ring > 0) { /* bits of outputs depend on where rings are flushed */
+        size_t used = strlen(revision);
+        snprintf(revision + used, sizeof revision - used, "-ring%u-%u", o->ring, o->ring_save);
+    }
     options.model = "statecache-bench hybrid";
     options.revision = revision;
     options.groups = &group;
@@ -213,6 +217,8 @@ sc_status served_create(const struct served_options *options, struct served_mode
     make_weights(&making, model);
     twin_in(&model->weights, model->weights.host, model->weights.bytes);
     sc_status status = make_schema(model);
+    if (status == SC_OK && options->ring > 0)
+        status = served_ring_schema(model);
     if (status != SC_OK) {
         served_destroy(model);
         return status;
@@ -226,6 +232,7 @@ void served_destroy(struct served_model *model)
     if (!model)
         return;
     sc_schema_release(model->schema);
+    sc_schema_release(model->ring_schema);
     free(model->layers);
     twin_close(&model->weights);
     free(model);

@@ -37,6 +37,9 @@ struct served_options {
     uint32_t chunk;
     uint64_t seed;
     sc_backend *backend;    /* where linear layers run; NULL: the host */
+    /* ReplaySSM: records of a ring, 0: no rings; and the multiple of tokens at which decoded states
+     * are saved, so that rings are flushed there, 0: nowhere (docs/explanation/rings.md) */
+    uint32_t ring, ring_save;
 };
 
 struct served_layer {
@@ -60,6 +63,7 @@ struct served_model {
     uint32_t tape_width;           /* of all layers */
     sc_k_gate gate;
     sc_schema *schema;
+    sc_schema *ring_schema;        /* of the pool of rings; NULL: no rings */
     struct served_layer *layers;
     const float *embedding, *norm, *head;
     struct twin weights; /* floats */
@@ -94,6 +98,11 @@ struct served_tape {
 void served_tape_init(struct served_tape *tape, const struct served_model *model, uint32_t tokens);
 void served_tape_deinit(struct served_tape *tape);
 
+/* The ring of a row: its slot, records in it before the row, and what the row does with them. */
+struct served_ring_row {
+    int32_t slot, records, mode; /* enum sc_replay_mode */
+};
+
 /* One sequence in a forward: in chunk form, one token in recurrent form (`decode`), or, with a
  * tape, drafts to be verified in recurrent form. A verified row writes nothing but its tape:
  * served_fold does, for as many of its tokens as were right. */
@@ -103,6 +112,7 @@ struct served_row {
     bool decode;
     int32_t source, dest;      /* slots */
     const int32_t *pages;      /* page ids of tokens [0, to) */
+    struct served_ring_row ring; /* of served_ring_step, with rings */
     uint32_t save_first, save_count; /* in the forward's saves */
     struct served_tape *tape;
     float *hidden_out;         /* NULL, or [to - from][hidden]: last hidden states */
@@ -117,6 +127,7 @@ struct served_forward {
     uint32_t row_count;
     const struct served_save *saves;
     const sc_pool *pool;
+    const sc_pool *rings;      /* NULL: decoded tokens go into the states at once */
     const struct paged_kv *kv;
     uint32_t threads;          /* rows are dealt out among them; no influence on any bit */
     struct served_space *spaces; /* of nobody else at the same time */
@@ -131,5 +142,17 @@ void served_run(const struct served_model *model, const struct served_forward *f
  * to its destination, and those of its saves that lie there. */
 void served_fold(const struct served_model *model, const struct served_forward *forward,
     const struct served_row *row, uint32_t to);
+
+/* ------------------------------------------------------------------------- rings: served_ring.c */
+
+/* A pool of rings for the model, `slots` of them. */
+sc_pool *served_rings_create(const struct served_model *model, sc_layout layout, uint32_t slots);
+/* Before a forward, once for all its rows: what `planned` (enum sc_replay_mode) comes to for each
+ * row that has a slot. */
+void served_ring_step(const struct served_model *model, const sc_pool *rings,
+    struct served_ring_row *rows, const int32_t *planned, uint32_t count);
+/* Steps the state in `slot` of the pool through the records of its ring, in place. */
+void served_ring_fold(const struct served_model *model, const sc_pool *pool, const sc_pool *rings,
+    int32_t slot, struct served_ring_row ring);
 
 #endif

@@ -67,6 +67,20 @@ static inline void served_parts(sc_linear_batch *b, const struct served_model *m
     b->state = served_slots(pool, index, SC_PART_RECURRENT, 0);
 }
 
+/* served_ring.c: rings of one layer, and the rows that have them. */
+struct served_ring_ints {
+    sc_devptr slot, records, mode; /* [row_count] int32 each */
+};
+sc_status served_ring_schema(struct served_model *model);
+sc_k_ring served_ring_of(const struct served_model *model, const sc_pool *rings, uint32_t index,
+    const struct served_ring_ints *rows);
+/* Rows of one token that append or flush; scratch: the conv's output, `channels` wide. */
+void served_ring_decode(const struct served_model *model, const sc_linear_layer *linear,
+    const sc_linear_batch *b, const sc_k_ring *ring);
+/* Rows that fold step their source through the records to their destination; others do nothing. */
+void served_ring_fold_rows(const struct served_model *model, const sc_linear_layer *linear,
+    const sc_linear_batch *b, const sc_k_ring *ring);
+
 /* Floats of a token on the tape: q k v before the conv, gates; or key and value. */
 static inline uint32_t served_tape_layer_width(const struct served_model *m, uint32_t layer)
 {

@@ -34,7 +34,7 @@ const char *resumed_at_name(enum resumed_at at)
 const char *witness_flag_name(int bit)
 {
     static const char *const names[WITNESS_FLAG_COUNT] = {"forked", "readmitted",
-        "across tenants", "inside a page", "preempted", "drafted", "overlapped"};
+        "across tenants", "inside a page", "preempted", "drafted", "overlapped", "on records"};
     return names[bit];
 }
 
@@ -276,6 +276,52 @@ void state_read(const sc_pool *pool, int32_t slot, unsigned char *out)
         place_copy(backend_of(pool), dev(out), from, bytes);
         out += bytes;
     }
+}
+
+/* Bytes of ring `index` of a pool of rings, a record's in `record`; 0: it is none. */
+static uint64_t ring_of(const sc_pool *rings, uint32_t index, int32_t slot, sc_devptr *at,
+    uint64_t *record)
+{
+    uint64_t bytes;
+    sc_part part;
+    *at = part_of(rings, index, slot, &bytes, &part);
+    *record = part.dim_count == 2 ? part.dims[1] : 0;
+    return *record > 0 ? bytes : 0;
+}
+
+uint64_t full_bytes(const sc_pool *pool, const sc_pool *rings)
+{
+    uint64_t sum = state_bytes(pool), record;
+    sc_devptr at;
+    for (uint32_t i = 0; rings && i < part_count(rings); i++)
+        sum += ring_of(rings, i, 0, &at, &record);
+    return rings ? sum + sizeof(int32_t) : sum;
+}
+
+void full_read(const struct state_place *place, unsigned char *out)
+{
+    uint64_t record;
+    sc_devptr at;
+    state_read(place->pool, place->slot, out);
+    if (!place->rings)
+        return;
+    out += state_bytes(place->pool);
+    int32_t records = place->ring.records;
+    for (uint32_t i = 0; i < part_count(place->rings); i++) {
+        uint64_t bytes = ring_of(place->rings, i, records > 0 ? place->ring.slot : 0, &at, &record);
+        memset(out, 0, bytes);
+        if (records > 0)
+            place_copy(backend_of(place->rings), dev(out), at, (uint64_t)records * record);
+        out += bytes;
+    }
+    memcpy(out, &records, sizeof records);
+}
+
+struct state_place lease_place(const sc_pool *pool, const sc_pool *rings,
+    const sc_lease_info *info)
+{
+    return (struct state_place){pool, rings, info->source_slot,
+        {.slot = info->records_slot, .records = (int32_t)info->records}};
 }
 
 void state_flip(const sc_pool *pool, int32_t slot, struct sc_prng *prng, char *text, size_t bytes)

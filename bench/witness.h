@@ -27,7 +27,8 @@ enum witness_flag {
     WITNESS_PREEMPTED = 16,  /* ended by being preempted */
     WITNESS_DRAFTED = 32,    /* drafts were accepted */
     WITNESS_OVERLAPPED = 64, /* a row was planned before the one before it was seen */
-    WITNESS_FLAG_COUNT = 7
+    WITNESS_RECORDS = 128,   /* began on a state with records of a ring on top */
+    WITNESS_FLAG_COUNT = 8
 };
 const char *witness_flag_name(int bit);
 
@@ -88,6 +89,20 @@ struct witness **witness_sample(struct witness_set *set, uint32_t *count_out);
 /* Dense bytes of one state, all parts in schema order. */
 uint64_t state_bytes(const sc_pool *pool);
 void state_read(const sc_pool *pool, int32_t slot, unsigned char *out);
+/* A state as it stands in the pools of a cache: with rings (`rings` not NULL) a base in `slot` and
+ * `ring.records` records on top of it. */
+struct state_place {
+    const sc_pool *pool, *rings;
+    int32_t slot;
+    struct served_ring_row ring;
+};
+/* Of all that decides what follows: the dense state; with rings the records of every layer, zeros
+ * beyond those that count, and how many. */
+uint64_t full_bytes(const sc_pool *pool, const sc_pool *rings);
+void full_read(const struct state_place *place, unsigned char *out);
+/* Where the state at the lease's committed length lies. */
+struct state_place lease_place(const sc_pool *pool, const sc_pool *rings,
+    const sc_lease_info *info);
 /* Flips one bit of a state in place; says which in `text`. */
 void state_flip(const sc_pool *pool, int32_t slot, struct sc_prng *prng, char *text, size_t bytes);
 /* 64-bit hash of all keys and values of a token. */

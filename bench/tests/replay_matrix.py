@@ -6,8 +6,8 @@ preemption, tenants and tails at once: `--check` must find no differing bit, and
 must really have happened. A line for each run, a summary at the end; exit status 1 if one failed.
 
   generator  {gdn, kda} x {page-major, contiguous} x {fp32, bf16} x page {1, 16, 64} x
-             {2 steps in flight and chains of drafts, 3 steps, trees and late stops}; then each
-             feature alone
+             {2 steps in flight and chains of drafts, 3 steps, trees and late stops}; the same
+             forms, and Mamba-2, with rings; then each feature alone
   traces     each *.jsonl.zst below FOLDER: two forms at page 16 and 1, blocks replayed as 16, and
              one at page 64, blocks replayed as 64, of a third of the requests
 
@@ -27,6 +27,9 @@ import replay_runs as runs
 CHAINS = ("--in-flight", "2", "--draft", "3")
 TREES = ("--in-flight", "3", "--draft", "5", "--draft-tree", "--late-stop")
 ALL = ("--preempt", "0.02", "--fork", "0.2", "--tenants", "2", "--tails", "--verify-every", "50")
+RING_PLACES = (
+    ("--ring", "4", "--layout", "page-major", "--in-flight", "2"),
+    ("--ring", "16", "--layout", "contiguous", "--in-flight", "3", "--late-stop"))
 ALONE = (
     (("--in-flight", "2"), (runs.IN_FLIGHT,)), (("--in-flight", "3"), (runs.IN_FLIGHT,)),
     (("--in-flight", "3", "--late-stop"), (runs.IN_FLIGHT, runs.LATE)),
@@ -44,6 +47,13 @@ def generator_cells():
         wanted += [runs.LATE] if flight is TREES else []
         yield ("generator", ("--kind", kind, "--layout", layout, "--state", state, "--page", page,
                              *flight), ALL, wanted)
+    forms = itertools.product(("gdn", "kda", "mamba2"), RING_PLACES, ("fp32", "bf16"),
+                              ("1", "16", "64"))
+    for kind, place, state, page in forms:
+        ends = () if page != "1" else ("--decode-interval", "24")
+        wanted = [runs.IN_FLIGHT, runs.PREEMPT, runs.FORKS, runs.TENANTS, runs.RINGS]
+        form = ("--kind", kind, *place, "--state", state, "--page", page, *ends)
+        yield "rings", form, ALL, wanted
     for arguments, wanted in ALONE:
         yield "generator", arguments, (), wanted
 

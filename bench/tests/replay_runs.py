@@ -100,7 +100,9 @@ def usage_errors_end_with_2_and_a_reason():
                       ["replay", "--draft", "17"], ["replay", "--draft-tree"],
                       ["replay", "--draft-accept", "0.5"], ["replay", "--forks", "2"],
                       ["replay", "--fork", "1.5"], ["replay", "--preempt", "0.9"],
-                      ["replay", "--tenants", "1"],
+                      ["replay", "--tenants", "1"], ["replay", "--ring", "0"],
+                      ["replay", "--ring", "65"], ["replay", "--ring", "4", "--draft", "2"],
+                      ["replay", "--ring", "4", "--no-compute"], ["replay", "--lose-flush", "1"],
                       ["replay", "--compare-kernels", "0"],
                       ["replay", "--compare-kernels", "1", "--no-compute"],
                       ["replay", "--compare-kernels", "1", "--sabotage", "3"],
@@ -198,6 +200,7 @@ PREEMPT = ("preempted_by_coin", "readmitted_hits"), ("preempted", "readmitted")
 FORKS = ("forks", "forked", "forked_tokens"), ("forked",)
 TENANTS = ("tenant_hits",), ("across tenants",)
 TAILS = ("tails_handed", "tails_resumed"), ("inside a page",)
+RINGS = ("ring_appends", "ring_flushes", "ring_folds", "ring_resumed"), ("on records",)
 EVERYTHING = ("--preempt", "0.04", "--fork", "0.25", "--tenants", "2", "--tails")
 HAPPENING = (
     (("--in-flight", "2"), (IN_FLIGHT,)),
@@ -235,6 +238,58 @@ def what_overlapped_schedulers_do_changes_no_bit():
             assert cached["guessed"] >= 48, cached
             assert cached["guessed_right"] >= 0.9 * cached["guessed"], cached
             assert cached["drafts_accepted"] < cached["drafts"], cached
+
+
+# Ends with records on top: inside a page, or where no decoded state is saved.
+RINGED = (
+    (("--ring", "4", "--kind", "kda", "--in-flight", "2", *EVERYTHING), (IN_FLIGHT, TAILS)),
+    (("--ring", "7", "--kind", "mamba2", "--page", "64", "--state", "bf16", "--layout",
+      "contiguous", "--slots", "40", *EVERYTHING), (TAILS,)),
+    (("--ring", "16", "--in-flight", "3", "--late-stop", "--save", "prompt,branch,end",
+      "--page", "5", "--state", "bf16", *EVERYTHING), (IN_FLIGHT, LATE)),
+    (("--ring", "64", "--decode-interval", "9", "--page", "1", "--fork", "0.3", "--preempt",
+      "0.04"), ()))
+
+
+@test
+def rings_change_no_bit_of_what_their_history_says():
+    for arguments, wanted in scaled(RINGED, 2):
+        result = replay(*SMALL, "--requests", "48", "--check", "20", "--verify-every", "7",
+                        *arguments)
+        assert_checked(result, least=20)
+        assert_happened(result, (RINGS, PREEMPT, FORKS, *wanted))
+        assert 0 < result["check"]["worst_ring"] <= result["check"]["tolerance"], result["check"]
+    with tempfile.TemporaryDirectory() as folder:  # states from below lie on flushed positions
+        options = [*TIERED, "--disk", folder + "/tier", "--check", "12", "--preempt", "0.02",
+                   "--requests", "80"]
+        assert_tiers(replay(*options, "--ring", "4"), "device", "host")
+        again = replay(*options, "--ring", "4")
+        assert_tiers(again, "device", "disk")
+        assert again["tiers"]["loaded"] > 20, again["tiers"]
+        for other in (("--ring", "5"), ()):  # whose states have other bits
+            result = replay(*options, *other)
+            assert_tiers(result, "device")
+            assert result["tiers"]["loaded"] == 0, result["tiers"]
+
+
+@test
+def a_flush_that_is_lost_is_noticed():
+    for number in scaled(("1", "5"), 1):
+        result = replay(*SMALL, "--requests", "16", "--ring", "4", "--lose-flush", number, code=1)
+        assert result["check"]["output_bits"] > 0 and not result["passed"], result["check"]
+        assert result["check"]["unsound_histories"] == 0, result["check"]
+    run("replay", *SMALL, "--ring", "4", "--lose-flush", "999999", code=2)
+
+
+@test
+def without_a_ring_there_is_no_trace_of_one():
+    plain = replay(*SMALL, "--check", "4")
+    assert not any(plain["cached"][name] for name in plain["cached"] if "ring_" in name), plain
+    assert plain["check"]["worst_ring"] == 0 and plain["params"]["ring"] == 0, plain
+    assert "rings " not in run("replay", *SMALL)
+    ringed = replay(*SMALL, "--check", "4", "--ring", "8")
+    assert ringed["cached"]["ring_bytes"] > 0, ringed["cached"]
+    assert ringed["cached"]["slot_bytes"] == plain["cached"]["slot_bytes"], (plain, ringed)
 
 
 @test
@@ -414,6 +469,7 @@ def main():
         tests = [usage_errors_end_with_2_and_a_reason, text_report_has_what_was_promised,
                  too_few_pages_preempt_and_change_no_bit, sabotage_is_noticed,
                  what_overlapped_schedulers_do_changes_no_bit, hits_come_from_each_tier,
+                 rings_change_no_bit_of_what_their_history_says, a_flush_that_is_lost_is_noticed,
                  a_killed_run_leaves_hits_for_the_next]
     for function in tests:
         try:
