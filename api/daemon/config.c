@@ -68,6 +68,19 @@ static const struct name names[] = {
     {"frame_ms", NUMBER, true, AT(frame_ms), 10, 3600000, NULL},
     {"common_prompts", NUMBER, true, AT(common_prompts), 0, 4096, NULL},
     {"common_tokens", NUMBER, true, AT(common_tokens), 0, 1 << 28, NULL},
+    {"events_publish", PATH, false, AT(events_publish), 0, 0, NULL},
+    {"events_replay", PATH, false, AT(events_replay), 0, 0, NULL},
+    {"events_topic", PATH, false, AT(events_topic), 0, 0, NULL},
+    {"events_form", TEXT, false, AT(events_form), 0, 0, " map array "},
+    {"events_replay_form", TEXT, false, AT(events_replay_form), 0, 0, " topic plain "},
+    {"events_media", PATH, false, AT(events_media), 0, 0, NULL},
+    {"events_block", NUMBER, false, AT(events_block), 1, 65536, NULL},
+    {"events_group", NUMBER, false, AT(events_group), 0, 65535, NULL},
+    {"events_rank", NUMBER, false, AT(events_rank), 0, 65535, NULL},
+    {"events_buffer", NUMBER, false, AT(events_buffer), 1, 1 << 20, NULL},
+    {"events_buffer_bytes", SIZE, false, AT(events_buffer_bytes), 1 << 16, GIB << 6, NULL},
+    {"events_queue", NUMBER, false, AT(events_queue), 1, 1 << 20, NULL},
+    {"events_bytes", SIZE, false, AT(events_bytes), 4096, GIB << 4, NULL},
     {"log", TEXT, true, AT(log), 0, 0, " debug info warn error "},
 };
 enum { NAME_COUNT = sizeof names / sizeof names[0] };
@@ -105,7 +118,11 @@ void sd_config_init(struct sd_config *config)
         .disk_write = "through", .numerics = 1, .connections = 1024, .frame_bytes = 16 << 20,
         .queue = 64, .output_bytes = 64 << 20, .key_tokens = 1 << 20, .leases = 1024,
         .client_leases = 64, .client_writes = 4, .pins = 64, .namespaces = 256, .hello_ms = 5000,
-        .frame_ms = 30000, .common_prompts = 64, .common_tokens = 1 << 20, .log = "info"};
+        .frame_ms = 30000, .common_prompts = 64, .common_tokens = 1 << 20,
+        .events_form = "map", .events_replay_form = "topic", .events_media = "GPU CPU STORAGE",
+        .events_block = 16, .events_group = 1, .events_buffer = 10000,
+        .events_buffer_bytes = 64 << 20, .events_queue = 1000, .events_bytes = 16 << 20,
+        .log = "info"};
 }
 
 /* ---- values ---- */
@@ -363,6 +380,26 @@ static bool finish_tokens(struct sd_config *config, struct place *place)
     return good;
 }
 
+static bool finish_events(const struct sd_config *config, struct place *place)
+{
+    const char *at = config->events_media;
+    uint32_t words = 0;
+    while (*(at += strspn(at, " ")) != '\0') {
+        size_t count = strcspn(at, " ");
+        words += count < SD_NAME_BYTES;
+        at += count;
+    }
+    place->line = line_of(config, "events_media");
+    if (words != 3) {
+        return bad(place, "events_media: three names are expected, of slots, host memory and disk");
+    }
+    place->line = line_of(config, "events_replay");
+    if (config->events_replay[0] && !config->events_publish[0]) {
+        return bad(place, "events_replay: there is nothing to replay without events_publish");
+    }
+    return true;
+}
+
 bool sd_config_finish(struct sd_config *config, FILE *errors)
 {
     struct place place = {config->file[0] ? config->file : "statecached", 0, errors};
@@ -383,6 +420,7 @@ bool sd_config_finish(struct sd_config *config, FILE *errors)
     if ((config->disk_bytes > 0) != (config->disk_folder[0] != '\0')) {
         good = bad(&place, "disk_folder and disk_bytes go together");
     }
+    good = finish_events(config, &place) && good;
     place.line = line_of(config, "tp_rank");
     if (config->tp_rank >= config->tp_size) good = bad(&place, "tp_rank is not below tp_size");
     place.line = line_of(config, "model");

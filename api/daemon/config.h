@@ -56,6 +56,14 @@ struct sd_config {
     uint64_t leases, client_leases, client_writes, pins, namespaces, tenant_bytes;
     uint64_t tenant_leases;
     uint64_t hello_ms, frame_ms, common_prompts, common_tokens;
+    /* what it tells others; "": nothing */
+    char events_publish[SD_PATH_BYTES];
+    char events_replay[SD_PATH_BYTES];
+    char events_topic[SD_PATH_BYTES];
+    char events_media[SD_PATH_BYTES];
+    char events_form[SD_NAME_BYTES], events_replay_form[SD_NAME_BYTES];
+    uint64_t events_block, events_group, events_rank;
+    uint64_t events_buffer, events_buffer_bytes, events_queue, events_bytes;
     char log[SD_NAME_BYTES];
     struct sd_tenant_config tenants[SD_TENANTS_MAX];
     uint32_t tenant_count;

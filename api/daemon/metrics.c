@@ -221,6 +221,8 @@ void sd_picture_take(struct sd_server *server, struct sd_picture *picture)
     picture->works = server->works;
     picture->count = server->count;
     picture->metrics = server->metrics;
+    picture->has_events = server->events != NULL;
+    sd_events_counts(server->events, &picture->events);
 }
 
 void sd_picture_tiers(struct sd_picture *picture, sc_tiers *tiers)

@@ -14,6 +14,7 @@
 #include <stdio.h>
 
 #include "config.h"
+#include "events_publish.h"
 #include "statecache/cache.h"
 
 struct sd_server;
@@ -68,6 +69,8 @@ struct sd_picture {
     uint32_t conn_count, hold_count, pin_count, write_count, works;
     struct sd_counters count;
     struct sd_metrics metrics;
+    bool has_events;
+    struct sd_events_counts events;
     sc_cache_stats cache;
     sc_pool_info pool;
     sc_room room;

@@ -331,6 +331,27 @@ static void write_tiers(FILE *out, const struct sd_picture *picture)
         tiers->restored_ns);
 }
 
+/* ---- events ---- */
+
+static void write_events(FILE *out, const struct sd_picture *picture)
+{
+    const struct sd_events_counts *counts = &picture->events;
+    const struct row rows[] = {
+        {"event_batches_total", COUNTER, counts->batches, "Batches of events published."},
+        {"events_total", COUNTER, counts->events, "Events in them: stored, removed, cleared."},
+        {"event_bytes_total", COUNTER, counts->bytes, "Bytes of them, for one subscriber."},
+        {"event_replays_total", COUNTER, counts->replays, "Replays that were sent whole."},
+        {"event_replays_refused_total", COUNTER, counts->refused,
+            "Requests for replays that were wrong, too many, or not taken."},
+        {"event_pictures_total", COUNTER, counts->pictures,
+            "Times that everything was told anew, to one that joined late or to all."},
+        {"event_losses_total", COUNTER, counts->lost,
+            "Times that more changed at once than events_bytes has room for."},
+        {"event_states", GAUGE, counts->states, "States that consumers have been told of."},
+    };
+    ROWS(out, rows);
+}
+
 /* ---- tenants ---- */
 
 static void write_tenant_row(FILE *out, const struct sd_picture *picture, const char *name,
@@ -385,5 +406,6 @@ void sd_prometheus_write(FILE *out, const struct sd_picture *picture)
     write_slots(out, picture);
     write_cache(out, picture);
     write_tiers(out, picture);
+    write_events(out, picture);
     write_tenants(out, picture);
 }

@@ -98,6 +98,7 @@ static void tend(struct sd_server *server)
         if (status == SC_OK) {
             status = sc_cache_apply(server->store.cache, done, count, sd_now_ns());
         }
+        if (count > 0) sd_events_changed(server->events);
         if (status != SC_OK) {
             sd_log(SC_LOG_ERROR, "tiers.apply", "text=%s", sc_last_error()->text);
         }
@@ -117,6 +118,7 @@ static void on_tick(uv_timer_t *timer)
 void sd_server_changed(struct sd_server *server)
 {
     server->store.dirty = true;
+    sd_events_changed(server->events);
     if (server->ticking || (!server->store.tiers && !server->waiting)) return;
     server->ticking = true;
     (void)uv_timer_start(&server->tick, on_tick, TICK_MS, TICK_MS);
@@ -303,6 +305,14 @@ static void begin_clock(void)
     sd_clock_began_ns = ns > up ? ns - up : 0;
 }
 
+static bool open_events(struct sd_server *server)
+{
+    sc_status status = sd_events_open(server->config, server->store.cache, &server->events);
+    if (status == SC_OK) return true;
+    sd_log(SC_LOG_ERROR, "events.failed", "text=%s", sc_fault_last()->text);
+    return false;
+}
+
 bool sd_server_open(struct sd_server *server, struct sd_config *config)
 {
     const char *what = "";
@@ -329,7 +339,10 @@ bool sd_server_open(struct sd_server *server, struct sd_config *config)
     }
     server->store.let_go = let_go;
     server->store.let_go_ctx = server;
-    if (open_handles(server) && sd_listen_open(server) && sd_http_open(server)) return true;
+    bool good = open_handles(server) && open_events(server) && sd_listen_open(server);
+    if (good && sd_http_open(server)) return true;
+    sd_events_close(server->events);
+    server->events = NULL;
     close_all(server);
     (void)uv_run(&server->loop, UV_RUN_DEFAULT);
     server->store.let_go = NULL;
@@ -357,6 +370,7 @@ int sd_server_run(struct sd_server *server)
         tend(server);
         uv_sleep(TICK_MS);
     }
+    sd_events_close(server->events);
     bool good = sd_store_close(&server->store) == SC_OK;
     if (!good) sd_log(SC_LOG_ERROR, "store.close", "text=%s", sc_fault_last()->text);
     sd_log(SC_LOG_INFO, "service.stopped", "requests=%llu",

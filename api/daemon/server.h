@@ -32,6 +32,7 @@
 
 #include <uv.h>
 
+#include "events_publish.h"
 #include "metrics.h"
 #include "store.h"
 #include "tenant.h"
@@ -129,6 +130,7 @@ struct sd_server {
     uv_loop_t loop;
     struct sd_config *config;
     struct sd_store store;
+    struct sd_events *events;  /* NULL: nobody is told */
     struct sd_tenants tenants;
     struct sd_listener unix_listener, tcp_listener;
     int spare_fd;              /* given up to refuse a client when there are no more */

@@ -270,6 +270,19 @@ static void put_conns(json_t *tree, const struct sd_picture *picture)
     put(tree, "connections_more", picture->conn_count - picture->conns_shown);
 }
 
+/* Empty where nobody is told. */
+static void put_events(json_t *tree, const struct sd_picture *picture)
+{
+    const struct sd_events_counts *counts = &picture->events;
+    const struct row rows[] = {
+        {"batches", counts->batches}, {"events", counts->events}, {"bytes", counts->bytes},
+        {"replays", counts->replays}, {"replayed", counts->replayed},
+        {"pictures", counts->pictures}, {"lost", counts->lost}, {"refused", counts->refused},
+        {"states", counts->states}, {"copies", counts->copies}};
+    json_t *events = put_object(tree, "events");
+    if (picture->has_events) PUT_ROWS(events, rows);
+}
+
 static json_t *tree_of(const struct sd_picture *picture)
 {
     json_t *tree = json_object();
@@ -280,6 +293,7 @@ static json_t *tree_of(const struct sd_picture *picture)
     put_slots(tree, picture);
     put_cache(tree, &picture->cache);
     put_tiers(tree, picture);
+    put_events(tree, picture);
     put(tree, "common_prompts", picture->common_count);
     put(tree, "namespaces", picture->space_count);
     put_tenants(tree, picture);

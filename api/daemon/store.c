@@ -9,6 +9,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "events_publish.h"
 #include "tenant.h"
 #include "wire/fault.h"
 
@@ -88,6 +89,7 @@ static sc_status open_cache(const struct sd_config *config, struct sd_store *sto
     options.save_flags = SC_SAVE_PROMPT_END;
     options.policy = config->policy;
     options.tiers = store->tiers;
+    options.event_bytes = sd_events_queue_bytes(config);
     SC_PASS(sd_library(sc_schema_grid(store->schema, options.page_tokens, &store->grid)));
     return sd_library(sc_cache_create(&options, &store->cache));
 }
