@@ -11,6 +11,14 @@
 enum { TIMEOUT_MS = 30000 };
 static const uint64_t ANSWER_BYTES_MAX = UINT64_C(1) << 30;
 
+#define TEXT(number) #number
+#define TEXT_OF(number) TEXT(number)
+
+const char *sc_client_version(void)
+{
+    return TEXT_OF(SC_VERSION_MAJOR) "." TEXT_OF(SC_VERSION_MINOR) "." TEXT_OF(SC_VERSION_PATCH);
+}
+
 const sc_error_info *sc_client_last_error(void)
 {
     return sc_fault_last();
@@ -27,10 +35,10 @@ static sc_status broken(sc_client *client, sc_status status)
     return sc_fault_take(&client->broken);
 }
 
-void sc_call_begin(struct client_call *call, sc_client *client, const char *method)
+/* Under the lock. */
+static void call_begin(struct client_call *call, sc_client *client, const char *method)
 {
     *call = (struct client_call){.client = client};
-    (void)pthread_mutex_lock(&client->lock);
     msgpack_sbuffer_init(&call->out);
     msgpack_unpacked_init(&call->unpacked);
     msgpack_packer_init(&call->packer, &call->out, msgpack_sbuffer_write);
@@ -39,6 +47,12 @@ void sc_call_begin(struct client_call *call, sc_client *client, const char *meth
     (void)msgpack_pack_uint64(&call->packer, ++client->next_id);
     sc_pack_name(&call->packer, method);
     (void)msgpack_pack_array(&call->packer, 1);
+}
+
+void sc_call_begin(struct client_call *call, sc_client *client, const char *method)
+{
+    (void)pthread_mutex_lock(&client->lock);
+    call_begin(call, client, method);
 }
 
 int sc_call_file(struct client_call *call)
@@ -53,11 +67,16 @@ static void drop_files(sc_client *client)
     client->fd_taken = client->fd_count = 0;
 }
 
-void sc_call_end(struct client_call *call)
+static void call_end(struct client_call *call)
 {
     drop_files(call->client);
     msgpack_sbuffer_destroy(&call->out);
     msgpack_unpacked_destroy(&call->unpacked);
+}
+
+void sc_call_end(struct client_call *call)
+{
+    call_end(call);
     (void)pthread_mutex_unlock(&call->client->lock);
 }
 
@@ -193,24 +212,42 @@ static sc_status read_hello(const msgpack_object *result, sc_client_info *info)
     return sc_map_u32(&limits, "writes", true, UINT32_MAX, &info->writes);
 }
 
-static sc_status hello(sc_client *client, const sc_client_options *options)
+/* Under the lock. */
+static sc_status hello(sc_client *client, sc_client_info *info)
 {
     struct client_call call;
-    sc_call_begin(&call, client, "hello");
-    (void)msgpack_pack_map(&call.packer, 1u + (options->token != NULL) +
-        (options->tenant != NULL) + (options->fingerprint != NULL));
+    call_begin(&call, client, "hello");
+    (void)msgpack_pack_map(&call.packer, 1u + (client->token != NULL) +
+        (client->tenant != NULL) + client->has_fingerprint);
     sc_pack_u64(&call.packer, "version", SC_WIRE_VERSION);
-    if (options->token) sc_pack_str(&call.packer, "token", options->token);
-    if (options->tenant) sc_pack_str(&call.packer, "tenant", options->tenant);
-    if (options->fingerprint) {
-        sc_pack_bin(&call.packer, "fingerprint", options->fingerprint, sizeof(sc_fingerprint));
+    if (client->token) sc_pack_str(&call.packer, "token", client->token);
+    if (client->tenant) sc_pack_str(&call.packer, "tenant", client->tenant);
+    if (client->has_fingerprint) {
+        sc_pack_bin(&call.packer, "fingerprint", &client->fingerprint, sizeof(sc_fingerprint));
     }
     sc_status status = sc_call_run(&call);
-    if (status == SC_OK && read_hello(call.result, &client->info) != SC_OK) {
+    if (status == SC_OK && read_hello(call.result, info) != SC_OK) {
         status = sc_call_wrong(&call, sc_fault_last()->text);
     }
-    sc_call_end(&call);
+    call_end(&call);
     return status;
+}
+
+static sc_status copy_option(const char *text, char **out)
+{
+    if (!text) return SC_OK;
+    *out = strdup(text);
+    return *out ? SC_OK : SC_FAULT(SC_ERR_NO_MEMORY, "no memory");
+}
+
+static sc_status copy_options(sc_client *client, const sc_client_options *options)
+{
+    SC_PASS(copy_option(options->address, &client->address));
+    SC_PASS(copy_option(options->token, &client->token));
+    SC_PASS(copy_option(options->tenant, &client->tenant));
+    client->has_fingerprint = options->fingerprint != NULL;
+    if (options->fingerprint) client->fingerprint = *options->fingerprint;
+    return SC_OK;
 }
 
 sc_status sc_client_open(const sc_client_options *options, sc_client **client_out)
@@ -227,14 +264,52 @@ sc_status sc_client_open(const sc_client_options *options, sc_client **client_ou
         free(client);
         return SC_FAULT(SC_ERR_NO_MEMORY, "no mutex");
     }
-    sc_status status = sc_client_connect(options->address, client->timeout_ms, &client->fd);
-    if (status == SC_OK) status = hello(client, options);
+    sc_status status = copy_options(client, options);
+    if (status == SC_OK) {
+        status = sc_client_connect(client->address, client->timeout_ms, &client->fd);
+    }
+    if (status == SC_OK) status = hello(client, &client->info);
     if (status != SC_OK) {
         sc_client_close(client);
         return status;
     }
     *client_out = client;
     return SC_OK;
+}
+
+/* Under the lock. What was mapped stays: its bytes are of files that nobody changes. */
+static sc_status connect_again(sc_client *client)
+{
+    sc_client_info info = {.struct_size = 0};
+    if (client->fd >= 0) (void)close(client->fd);
+    client->fd = -1;
+    client->broken.status = SC_OK;
+    sc_status status = sc_client_connect(client->address, client->timeout_ms, &client->fd);
+    if (status == SC_OK) status = hello(client, &info);
+    if (status == SC_OK && (info.file_bytes != client->info.file_bytes ||
+        memcmp(&info.fingerprint, &client->info.fingerprint, sizeof info.fingerprint) != 0)) {
+        status = SC_FAULT(SC_ERR_MISMATCH, "the service has another model now, %.40s: open a new "
+            "client", info.model);
+    }
+    if (status == SC_OK) {
+        client->info = info;
+        return SC_OK;
+    }
+    if (client->fd >= 0) (void)close(client->fd);
+    client->fd = -1;
+    client->broken = *sc_fault_last();
+    client->broken.status = SC_ERR_CLOSED; /* what calls say until it succeeds */
+    return status;
+}
+
+sc_status sc_client_reconnect(sc_client *client, uint32_t *lost_out)
+{
+    if (!client) return SC_FAULT(SC_ERR_INVALID, "a client is needed");
+    (void)pthread_mutex_lock(&client->lock);
+    sc_status status = connect_again(client);
+    if (lost_out && status == SC_OK) *lost_out = client->map_count;
+    (void)pthread_mutex_unlock(&client->lock);
+    return status;
 }
 
 void sc_client_close(sc_client *client)
@@ -245,12 +320,15 @@ void sc_client_close(sc_client *client)
         const struct client_map *map = &client->maps[i];
         if (map->copy) {
             free(map->data);
-        } else {
+        } else if (map->data) {
             (void)munmap(map->data, map->bytes);
         }
     }
     drop_files(client);
     (void)pthread_mutex_destroy(&client->lock);
+    free(client->address);
+    free(client->token);
+    free(client->tenant);
     free(client->maps);
     free(client->in);
     free(client);

@@ -19,7 +19,7 @@
 
 enum { SC_CLIENT_FDS_MAX = 256, SC_CLIENT_MAPS_MAX = 4096 };
 
-/* What is mapped for the caller. */
+/* What is mapped for the caller; or, with `data` NULL, what was, and is the caller's own now. */
 struct client_map {
     uint64_t id;
     void *data;
@@ -30,6 +30,10 @@ struct client_map {
 struct sc_client {
     int fd;
     uint32_t timeout_ms;
+    /* As they were given, for a new connection. */
+    char *address, *token, *tenant;
+    sc_fingerprint fingerprint;
+    bool has_fingerprint;
     uint64_t next_id;
     sc_error_info broken;  /* status SC_OK: it is whole */
     sc_client_info info;

@@ -30,7 +30,7 @@ static void unmap(sc_client *client, uint64_t id)
         if (map.id != id) continue;
         if (map.copy) {
             free(map.data);
-        } else {
+        } else if (map.data) {
             (void)munmap(map.data, map.bytes);
         }
         client->maps[i] = client->maps[--client->map_count];
@@ -303,6 +303,38 @@ sc_status sc_client_acquire(sc_client *client, const sc_client_key *keys, uint32
         return sc_fault_take(&kept);
     }
     return SC_OK;
+}
+
+sc_status sc_client_detach(sc_client *client, const sc_client_state *state,
+    sc_client_bytes *bytes_out)
+{
+    sc_status status = SC_ERR_STALE;
+    if (!client || !state || !bytes_out) {
+        return SC_FAULT(SC_ERR_INVALID, "client, state and bytes are needed");
+    }
+    (void)pthread_mutex_lock(&client->lock);
+    for (uint32_t i = 0; i < client->map_count; i++) {
+        struct client_map *map = &client->maps[i];
+        if (map->id != state->lease || !map->data || map->data != state->data) continue;
+        *bytes_out = (sc_client_bytes){map->data, map->bytes, map->copy};
+        map->data = NULL;
+        status = SC_OK;
+        break;
+    }
+    (void)pthread_mutex_unlock(&client->lock);
+    if (status == SC_OK) return SC_OK;
+    return SC_FAULT(SC_ERR_STALE, "%llu is no lease with bytes", (unsigned long long)state->lease);
+}
+
+void sc_client_bytes_free(sc_client_bytes *bytes)
+{
+    if (!bytes || !bytes->data) return;
+    if (bytes->kind == 1) {
+        free((void *)(uintptr_t)bytes->data);
+    } else {
+        (void)munmap((void *)(uintptr_t)bytes->data, bytes->bytes);
+    }
+    *bytes = (sc_client_bytes){NULL, 0, 0};
 }
 
 /* ---- writing ---- */

@@ -1,14 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What clients hold: a table of leases, writes and pins. server.h has the drawing. */
 #include <stdlib.h>
+#include <sys/random.h>
 
 #include "server.h"
 
 bool sd_holds_init(struct sd_server *server)
 {
+    /* Ids begin elsewhere in each run, so that one of an earlier run is stale in this one. */
+    uint32_t first = 0;
+    if (getrandom(&first, sizeof first, GRND_NONBLOCK) != sizeof first) {
+        first = (uint32_t)sd_now_ns();
+    }
     server->hold_max = (uint32_t)server->config->leases;
     server->holds = calloc(server->hold_max, sizeof *server->holds);
     server->free_holds = calloc(server->hold_max, sizeof *server->free_holds);
+    for (uint32_t i = 0; server->holds && i < server->hold_max; i++) {
+        server->holds[i].generation = first >> 1;
+    }
     return server->holds && server->free_holds;
 }
 

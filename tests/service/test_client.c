@@ -46,22 +46,12 @@ static void wait_ready(const char *log)
     ck_abort_msg("the service did not start");
 }
 
-static void setup(void)
+static void start_service(void)
 {
-    char config[512], path[128], log[128];
-    const char *base = getenv("TMPDIR");
-    if (!base || strlen(base) > 40) base = "/tmp";
-    (void)snprintf(folder, sizeof folder, "%s/sc-XXXXXX", base);
-    ck_assert_ptr_nonnull(mkdtemp(folder));
-    (void)snprintf(address, sizeof address, "unix:%s/socket", folder);
-    (void)snprintf(log, sizeof log, "%s/log", folder);
-    (void)snprintf(config, sizeof config,
-        "socket = %s/socket\nlisten = 127.0.0.1:0\ntoken_file = %s/token\nmodel = tiny\n"
-        "group = gdn 16\npart = 0 conv bf16 3x64 gdn\npart = 0 recurrent f32 2x16x16 gdn\n"
-        "slots = 16\npolicy = lru\nclient_writes = 2\n", folder, folder);
-    write_file("conf", config);
-    write_file("token", "correct horse battery\n");
+    char path[128], log[128];
     (void)snprintf(path, sizeof path, "%s/conf", folder);
+    (void)snprintf(log, sizeof log, "%s/log", folder);
+    (void)unlink(log); /* of an earlier run: it says that it is ready */
     service = fork();
     ck_assert_int_ge(service, 0);
     if (service == 0) {
@@ -73,13 +63,42 @@ static void setup(void)
     wait_ready(log);
 }
 
-static void teardown(void)
+static void stop_service(void)
 {
     int status = 0;
-    char path[128];
     ck_assert_int_eq(kill(service, SIGTERM), 0);
     ck_assert_int_eq(waitpid(service, &status, 0), service);
     ck_assert(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    (void)snprintf(tcp_address, sizeof tcp_address, "none");
+}
+
+/* `more`: lines of the configuration. */
+static void configure(const char *more)
+{
+    char config[512];
+    (void)snprintf(config, sizeof config,
+        "socket = %s/socket\nlisten = 127.0.0.1:0\ntoken_file = %s/token\nmodel = tiny\n"
+        "group = gdn 16\npart = 0 conv bf16 3x64 gdn\npart = 0 recurrent f32 2x16x16 gdn\n"
+        "slots = 16\npolicy = lru\nclient_writes = 2\n%s", folder, folder, more);
+    write_file("conf", config);
+}
+
+static void setup(void)
+{
+    const char *base = getenv("TMPDIR");
+    if (!base || strlen(base) > 40) base = "/tmp";
+    (void)snprintf(folder, sizeof folder, "%s/sc-XXXXXX", base);
+    ck_assert_ptr_nonnull(mkdtemp(folder));
+    (void)snprintf(address, sizeof address, "unix:%s/socket", folder);
+    configure("");
+    write_file("token", "correct horse battery\n");
+    start_service();
+}
+
+static void teardown(void)
+{
+    char path[128];
+    stop_service();
     for (int i = 0; i < 3; i++) {
         (void)snprintf(path, sizeof path, "%s/%s", folder,
             (const char *[]){"conf", "token", "log"}[i]);
@@ -292,6 +311,121 @@ START_TEST(closed__a_service_that_ended_is_said_for_ever)
 }
 END_TEST
 
+static void fill(const sc_client_write *write, uint8_t byte)
+{
+    memset(write->data, byte, write->bytes);
+}
+
+static sc_status acquire_one(sc_client *client, sc_client_state *state)
+{
+    const sc_client_key key = {.tokens = tokens, .token_count = 8};
+    sc_status each = SC_OK, status = sc_client_acquire(client, &key, 1, 0, state, &each);
+    return status == SC_OK ? each : status;
+}
+
+START_TEST(reconnect__tells_what_was_lost_and_goes_on)
+{
+    sc_client *client = open_client(_i == 1);
+    const sc_client_key key = {.tokens = tokens, .token_count = 6};
+    sc_client_state held, again, pinned;
+    sc_client_write write;
+    uint32_t lost = 77;
+    write_state(client, 5, 1);
+    ck_assert_int_eq(acquire_one(client, &held), SC_OK);
+    ck_assert(held.lease != 0);
+    ck_assert_int_eq(sc_client_pin(client, &key, 0, false, &pinned), SC_OK);
+    ck_assert_int_eq(sc_client_write_begin(client, &key, &write), SC_OK);
+    stop_service();
+    ck_assert_int_eq(acquire_one(client, &again), SC_ERR_CLOSED);
+    ck_assert_int_ne(sc_client_reconnect(client, &lost), SC_OK); /* nobody listens */
+    ck_assert_uint_eq(lost, 77);
+    ck_assert_int_eq(acquire_one(client, &again), SC_ERR_CLOSED);
+    start_service();
+    if (_i == 1) { /* another port: TCP clients of this test start anew */
+        sc_client_close(client);
+        return;
+    }
+    ck_assert_msg(sc_client_reconnect(client, &lost) == SC_OK, "%s", sc_client_last_error()->text);
+    ck_assert_uint_eq(lost, 2); /* one state, one write */
+    /* What was mapped can still be read, and written in vain. */
+    ck_assert_uint_eq(((const uint8_t *)held.data)[7], 1);
+    fill(&write, 3);
+    ck_assert_int_eq(sc_client_write_commit(client, &write, NULL), SC_ERR_STALE);
+    /* It was in memory alone: a miss, and then another with new ids. */
+    ck_assert_int_eq(acquire_one(client, &again), SC_OK);
+    ck_assert_uint_eq(again.lease, 0);
+    write_state(client, 5, 2);
+    ck_assert_int_eq(acquire_one(client, &again), SC_OK);
+    ck_assert(again.lease != 0 && again.lease != held.lease);
+    ck_assert_int_eq(sc_client_release(client, &held, 1), SC_ERR_STALE);
+    ck_assert_int_eq(sc_client_release(client, &pinned, 1), SC_ERR_STALE);
+    ck_assert_uint_eq(((const uint8_t *)again.data)[7], 2);
+    ck_assert_int_eq(sc_client_release(client, &again, 1), SC_OK);
+    /* A connection that is whole is given up for another. */
+    ck_assert_int_eq(acquire_one(client, &held), SC_OK);
+    ck_assert_int_eq(sc_client_reconnect(client, &lost), SC_OK);
+    ck_assert_uint_eq(lost, 1);
+    ck_assert_int_eq(sc_client_release(client, &held, 1), SC_ERR_STALE);
+    ck_assert_int_eq(sc_client_reconnect(client, NULL), SC_OK);
+    sc_client_close(client);
+}
+END_TEST
+
+START_TEST(reconnect__refuses_another_model)
+{
+    sc_client *client = open_client(false);
+    sc_client_state state;
+    stop_service();
+    configure("revision = other\n");
+    start_service();
+    ck_assert_int_eq(sc_client_reconnect(client, NULL), SC_ERR_MISMATCH);
+    ck_assert_int_eq(acquire_one(client, &state), SC_ERR_CLOSED);
+    ck_assert_int_eq(sc_client_reconnect(NULL, NULL), SC_ERR_INVALID);
+    sc_client_close(client);
+}
+END_TEST
+
+START_TEST(detach__bytes_outlive_lease_client_and_service)
+{
+    sc_client *client = open_client(_i == 1);
+    sc_client_state state;
+    sc_client_bytes bytes, twice;
+    write_state(client, 5, 0x6b);
+    ck_assert_int_eq(acquire_one(client, &state), SC_OK);
+    ck_assert_int_eq(sc_client_detach(client, &state, &bytes), SC_OK);
+    ck_assert(bytes.data == state.data && bytes.bytes == 4096);
+    ck_assert_int_eq(sc_client_detach(client, &state, &twice), SC_ERR_STALE);
+    ck_assert_int_eq(sc_client_release(client, &state, 1), SC_OK);
+    ck_assert_int_eq(sc_client_detach(client, &state, &twice), SC_ERR_STALE);
+    sc_client_close(client);
+    stop_service();
+    for (uint64_t i = 0; i < bytes.bytes; i++) {
+        ck_assert_uint_eq(((const uint8_t *)bytes.data)[i], 0x6b);
+    }
+    sc_client_bytes_free(&bytes);
+    ck_assert(!bytes.data && bytes.bytes == 0);
+    sc_client_bytes_free(&bytes);
+    sc_client_bytes_free(NULL);
+    start_service();
+}
+END_TEST
+
+START_TEST(detach__refuses_null_and_stale)
+{
+    sc_client *client = open_client(false);
+    sc_client_state state = {.lease = 7};
+    sc_client_bytes bytes;
+    ck_assert_int_eq(sc_client_detach(NULL, &state, &bytes), SC_ERR_INVALID);
+    ck_assert_int_eq(sc_client_detach(client, NULL, &bytes), SC_ERR_INVALID);
+    ck_assert_int_eq(sc_client_detach(client, &state, NULL), SC_ERR_INVALID);
+    ck_assert_int_eq(sc_client_detach(client, &state, &bytes), SC_ERR_STALE);
+    sc_client_bytes_free(NULL);
+    ck_assert_int_eq(sc_client_reconnect(NULL, NULL), SC_ERR_INVALID);
+    ck_assert_ptr_nonnull(strchr(sc_client_version(), '.'));
+    sc_client_close(client);
+}
+END_TEST
+
 START_TEST(open__refuses_bad_options)
 {
     sc_client_options options = SC_CLIENT_OPTIONS_INIT;
@@ -407,6 +541,10 @@ int main(void)
     tcase_add_test(tcase, status__is_json_of_the_service);
     tcase_add_test(tcase, status__refuses_null);
     tcase_add_test(tcase, closed__a_service_that_ended_is_said_for_ever);
+    tcase_add_loop_test(tcase, reconnect__tells_what_was_lost_and_goes_on, 0, 2);
+    tcase_add_test(tcase, reconnect__refuses_another_model);
+    tcase_add_loop_test(tcase, detach__bytes_outlive_lease_client_and_service, 0, 2);
+    tcase_add_test(tcase, detach__refuses_null_and_stale);
     tcase_add_test(tcase, open__refuses_bad_options);
     tcase_add_test(tcase, calls__refuse_null_and_empty);
     suite_add_tcase(suite, tcase);

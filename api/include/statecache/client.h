@@ -10,8 +10,9 @@
  *
  * These calls are in the library statecache_client, which needs neither libstatecache nor its
  * dependencies. They block until the service has answered, or `timeout_ms` has passed; after a
- * time-out, as after any SC_ERR_CLOSED, the connection cannot be used again: close it and open
- * another. What a client held when its connection ended is given back by the service.
+ * time-out, as after any SC_ERR_CLOSED (the service was restarted, say), every call fails with
+ * SC_ERR_CLOSED until sc_client_reconnect succeeds. What a client held when its connection ended is
+ * given back by the service.
  *
  * Threads: one client may be used by several threads; its calls are carried out one after the
  * other. Who wants calls at the same time opens several clients. sc_client_last_error is per
@@ -44,6 +45,9 @@ typedef struct sc_client_options {
 } sc_client_options;
 #define SC_CLIENT_OPTIONS_INIT {sizeof(sc_client_options), NULL, NULL, NULL, NULL, 0}
 
+/** Version of this library, as sc_version. */
+SC_CLIENT_API const char *sc_client_version(void);
+
 /** Details of the last failure of a call of this library on the calling thread. Never NULL. */
 SC_CLIENT_API const sc_error_info *sc_client_last_error(void);
 
@@ -54,6 +58,14 @@ SC_CLIENT_API sc_status sc_client_open(const sc_client_options *options, sc_clie
 /** Ends the connection; what is still mapped for the caller is unmapped. NULL is allowed. Threads:
  * no other call on it is under way. */
 SC_CLIENT_API void sc_client_close(sc_client *client);
+
+/** Ends the connection, if it is still whole, and opens another with the same options. All leases,
+ * pins (but those with `keep`) and writes are gone: `*lost_out` (may be NULL) is how many leases
+ * with bytes and writes there were. Their memory stays readable until they are released or ended,
+ * which unmaps it and answers SC_ERR_STALE. Errors as sc_client_open, and SC_ERR_MISMATCH: the
+ * service has another model now; then calls go on failing with SC_ERR_CLOSED, and it may be tried
+ * again. Never called by the library itself, so that nobody misses that leases were lost. */
+SC_CLIENT_API sc_status sc_client_reconnect(sc_client *client, uint32_t *lost_out);
 
 /** What hello said. */
 typedef struct sc_client_info {
@@ -122,6 +134,21 @@ SC_CLIENT_API sc_status sc_client_acquire(sc_client *client, const sc_client_key
  * one of them was not held; the others are given back all the same. */
 SC_CLIENT_API sc_status sc_client_release(sc_client *client, sc_client_state *states,
     uint32_t count);
+
+/** Memory of a state that its lease does not end. Frozen. */
+typedef struct sc_client_bytes {
+    const void *data;          /* read-only */
+    uint64_t bytes;
+    uint32_t kind;             /* 0: mapped, 1: a copy (TCP) */
+} sc_client_bytes;
+/** Makes the memory of a state that is held the caller's own: it stays, and its bytes do not
+ * change, after the release of the lease, sc_client_close and the end of the service. The lease is
+ * released as ever. The service does not count memory of leases that were released.
+ * SC_ERR_STALE: it is not held, or was detached already. */
+SC_CLIENT_API sc_status sc_client_detach(sc_client *client, const sc_client_state *state,
+    sc_client_bytes *bytes_out);
+/** Unmaps or frees it and clears the struct. NULL is allowed. */
+SC_CLIENT_API void sc_client_bytes_free(sc_client_bytes *bytes);
 
 /** A state that is being written. */
 typedef struct sc_client_write {
