@@ -15,9 +15,9 @@ import sys
 
 from cffi import FFI
 
-FIRST = "statecache/statecache.h"
+FIRST = ("statecache/statecache.h", "statecache/client.h")
 OPTIONS = ("sc_schema_options", "sc_extras_options", "sc_pool_options", "sc_cache_options",
-           "sc_tiers_options")  # those that the package fills in
+           "sc_tiers_options", "sc_client_options")  # those that the package fills in
 
 
 class Headers:
@@ -29,7 +29,8 @@ class Headers:
         self.functions = {}  # macros with parameters: name -> (parameters, body)
         self.objects = {}    # macros without: name -> body
         self.lines = []
-        self.read(FIRST)
+        for name in FIRST:
+            self.read(name)
 
     def read(self, name):
         if name in self.seen:
@@ -98,7 +99,7 @@ class Headers:
 
     def declarations(self):
         """What FFI.cdef takes: no SC_API, and each typedef once."""
-        text = re.sub(r"\bSC_(TIERS_)?API\b", "", "\n".join(self.lines))
+        text = re.sub(r"\bSC_(TIERS_|CLIENT_)?API\b", "", "\n".join(self.lines))
         once = set()
 
         def keep_first(match):

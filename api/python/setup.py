@@ -30,29 +30,32 @@ sys.path.insert(0, str(HERE))
 import declarations  # noqa: E402 (needs the path)
 
 LIBRARIES = ("libstatecache_tiers.so", "libstatecache.so")
+CLIENT = "libstatecache_client.so"
 
 
 def sources(scratch):
-    """(include folder, folder of the libraries)"""
+    """(include folder, folder of the libraries, that of the client's)"""
     build, prefix = (os.environ.get("STATECACHE_" + name) for name in ("BUILD", "PREFIX"))
     if build and prefix:
         sys.exit("STATECACHE_BUILD and STATECACHE_PREFIX: one of them")
     if build:
         if not pathlib.Path(build, "api", LIBRARIES[1]).exists():
             sys.exit(f"STATECACHE_BUILD={build}: there is no api/{LIBRARIES[1]} in it")
-        return ROOT / "api" / "include", pathlib.Path(build, "api")
+        api = pathlib.Path(build, "api")
+        return ROOT / "api" / "include", api, api / "client"
     if prefix:
         for folder in ("lib", "lib64", f"lib/{os.uname().machine}-linux-gnu"):
             if pathlib.Path(prefix, folder, LIBRARIES[1]).exists():
-                return pathlib.Path(prefix, "include"), pathlib.Path(prefix, folder)
+                found = pathlib.Path(prefix, folder)
+                return pathlib.Path(prefix, "include"), found, found
         sys.exit(f"STATECACHE_PREFIX={prefix}: there is no {LIBRARIES[1]} below it")
     scratch = pathlib.Path(scratch).resolve() / "cmake"
     subprocess.run(["cmake", "-S", ROOT, "-B", scratch, "-G", "Ninja",
                     "-DCMAKE_BUILD_TYPE=RelWithDebInfo", "-DSC_BUILD_TESTS=OFF",
                     "-DSC_BUILD_BENCH=OFF"], check=True)
-    subprocess.run(["cmake", "--build", scratch, "--target", "statecache", "statecache_tiers"],
-                   check=True)
-    return ROOT / "api" / "include", scratch / "api"
+    subprocess.run(["cmake", "--build", scratch, "--target", "statecache", "statecache_tiers",
+                    "statecache_client"], check=True)
+    return ROOT / "api" / "include", scratch / "api", scratch / "api" / "client"
 
 
 class Build(build_py):
@@ -61,13 +64,13 @@ class Build(build_py):
     def run(self):
         super().run()
         package = pathlib.Path(self.build_lib, "statecache")
-        include, folder = sources(self.get_finalized_command("build").build_temp)
+        include, folder, client = sources(self.get_finalized_command("build").build_temp)
         declarations.write(include, package / "_abi.py")
         (package / "lib").mkdir(exist_ok=True)
-        for name in LIBRARIES:
-            if (folder / name).exists():
-                shutil.copyfile(folder / name, package / "lib" / name)
-                shutil.copymode(folder / name, package / "lib" / name)
+        for path in [folder / name for name in LIBRARIES] + [client / CLIENT]:
+            if path.exists():
+                shutil.copyfile(path, package / "lib" / path.name)
+                shutil.copymode(path, package / "lib" / path.name)
 
 
 class Wheel(bdist_wheel):

@@ -48,7 +48,8 @@ def test_layout__is_that_of_a_c_compiler(tmp_path):
         lines += [(f"(({struct}){struct.upper()}_INIT).{member}", value)
                   for member, value in members.items()]
     assert len(lines) > 1000, "most of the interface is missing"
-    source = "#include <statecache/statecache.h>\n#include <stdio.h>\nint main(void) {\n" + "".join(
+    source = "#include <statecache/client.h>\n#include <statecache/statecache.h>\n"
+    source += "#include <stdio.h>\nint main(void) {\n" + "".join(
         f'printf("%lld\\n", (long long)({expression}));\n' for expression, _ in lines) + "}\n"
     (tmp_path / "layout.c").write_text(source, encoding="ascii")
     compiler = os.environ.get("STATECACHE_TEST_CC", "cc")
@@ -62,7 +63,8 @@ def test_layout__is_that_of_a_c_compiler(tmp_path):
 
 def test_defaults__no_other_member_of_an_init_macro_is_set(tmp_path):
     """Zeroing the members that INITS has, and struct_size, leaves nothing."""
-    source = "#include <statecache/statecache.h>\n#include <string.h>\nint main(void) {\n"
+    source = "#include <statecache/client.h>\n#include <statecache/statecache.h>\n"
+    source += "#include <string.h>\nint main(void) {\n"
     for struct, members in _abi.INITS.items():
         source += (f"{{ {struct} zero, o = {struct.upper()}_INIT; memset(&zero, 0, sizeof zero);\n"
                    f"if (o.struct_size != sizeof o) return 1;\n")

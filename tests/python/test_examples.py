@@ -11,11 +11,13 @@ import pytest
 
 PACKAGE = pathlib.Path(__file__).resolve().parents[2] / "api" / "python"
 README = (PACKAGE / "README.md").read_text(encoding="utf-8")
-PAGES = README + (PACKAGE / "examples" / "README.md").read_text(encoding="utf-8")
+SERVICE = PACKAGE.parents[1] / "docs" / "howto" / "python-service.md"
+PAGES = (README + (PACKAGE / "examples" / "README.md").read_text(encoding="utf-8") +
+         SERVICE.read_text(encoding="utf-8"))
 
 
-def run(name):
-    done = subprocess.run([sys.executable, "-B", PACKAGE / "examples" / name], check=False,
+def run(name, *words):
+    done = subprocess.run([sys.executable, "-B", PACKAGE / "examples" / name, *words], check=False,
                           env=dict(os.environ), capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -29,13 +31,27 @@ def test_example__runs_and_prints_what_is_shown(name):
     assert shown.group(1) == output
 
 
-def test_readme__python_is_the_text_of_the_examples():
-    blocks = re.findall(r"(?:<!-- sample: (\S+) \[(\w+)\] -->\n+)?```python\n(.*?)```", README,
-                        re.S)
+def test_service__runs_against_one_and_prints_what_is_shown():
+    program = os.environ.get("STATECACHE_TEST_SERVICE", "")
+    if not os.access(program, os.X_OK):
+        pytest.skip("statecached is not built")
+    sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "service"))
+    from wire import Service
+    service = Service(program)
+    shown = re.search(r"<!-- output: service.py -->\n+```\n(.*?)```", PAGES, re.S)
+    for _ in range(2):  # another process finds what the first one wrote, and prints the same
+        assert run("service.py", f"unix:{service.path}") == shown.group(1)
+    assert service.stop() == 0
+
+
+@pytest.mark.parametrize("page", [PACKAGE / "README.md", SERVICE])
+def test_page__python_is_the_text_of_the_examples(page):
+    blocks = re.findall(r"(?:<!-- sample: (\S+) \[(\w+)\] -->\n+)?```python\n(.*?)```",
+                        page.read_text(encoding="utf-8"), re.S)
     assert len(blocks) >= 2
     for name, region, shown in blocks:
         assert name, f"a block names no sample: {shown[:60]}"
-        text = (PACKAGE / name).read_text(encoding="utf-8")
+        text = (page.parent / name).read_text(encoding="utf-8")
         parts = re.split(rf"^ *# \[{region}\]\n", text, flags=re.M)
         assert len(parts) == 3 and textwrap.dedent(parts[1]).strip("\n") == shown.strip("\n")
 

@@ -176,12 +176,14 @@ class Client:
 class Service:
     """statecached in a folder of its own."""
 
-    def __init__(self, program, config=TINY, words=(), **popen):
+    def __init__(self, program, config=TINY, words=(), files=None, **popen):
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="sc-"))
         atexit.register(shutil.rmtree, self.folder, ignore_errors=True)
         self.path = str(self.folder / "socket")
         self.file = self.folder / "statecached.conf"
         self.file.write_text(f"socket = {self.path}\n" + config.replace("@", str(self.folder)))
+        for name, text in (files or {}).items():
+            (self.folder / name).write_text(text)
         self.log = self.folder / "log"
         self.program, self.words, self.popen = program, words, popen
         self.process = None

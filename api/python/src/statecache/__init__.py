@@ -2,6 +2,7 @@
 """statecache: states of hybrid LLMs, kept so that a prompt resumes where a prefix of it was saved.
 
     Schema -> Pool -> Cache -> acquire -> plan -> (your forward) -> commit -> release
+    Client -> acquire, write                       (states of statecached, shared by processes)
 
 The package is the C library's interface with arrays and exceptions; what a call means in detail is
 in the headers (statecache/cache.h, pool.h, schema.h). `ffi` and `lib` give all of it, kernels too.
@@ -14,6 +15,7 @@ from ._native import VERSION as __version__
 from ._native import ffi, lib
 from .cache import (SAVE_BRANCH, SAVE_DECODE, SAVE_DEFAULT, SAVE_END, SAVE_PROMPT_END, Cache,
                     raise_for_status)
+from .client import Client, ClientInfo, Quota, State, StatePart, Write
 from .errors import (Busy, ConnectionClosed, Corrupt, Denied, DeviceLost, Error, Invalid, IoError,
                      LimitReached, Lost, Mismatch, NoMemory, NoSlot, NotFound, NotNow, SizeOverflow,
                      Stale, Status, Unsupported, WrongState)
@@ -24,13 +26,14 @@ from .step import RESULT, ROW, SAVED, BlockLayout, Step
 from .tiers import DONE, KvMover, TierConfig, Tiers
 
 __all__ = [
-    "ANSWER", "Block", "BlockLayout", "Busy", "CONTINUES", "COPY", "Cache", "ConnectionClosed",
-    "Corrupt", "DONE", "Denied", "DeviceLost", "EXTERNAL", "Error", "Group", "HISTORY", "Hints",
-    "Invalid", "IoError", "KvMover", "LEASE", "LEASE_INFO", "Lease", "LeaseInfo", "LeaseState",
-    "LimitReached", "Lost", "MARK", "Mismatch", "Namespace", "NoMemory", "NoSlot", "NotFound",
-    "NotNow", "OVER", "Part", "Pool", "PoolInfo", "RESULT", "ROW", "Ragged", "Reason", "SAVED",
-    "SAVE_BRANCH", "SAVE_DECODE", "SAVE_DEFAULT", "SAVE_END", "SAVE_PROMPT_END", "SLOT",
-    "Schema", "Shard", "SizeOverflow", "Stale", "Status", "Step", "Tensor", "TierConfig",
-    "Tiers", "Unsupported", "WrongState", "__version__", "ffi", "lib", "make_marks",
+    "ANSWER", "Block", "BlockLayout", "Busy", "CONTINUES", "COPY", "Cache", "Client",
+    "ClientInfo", "ConnectionClosed", "Corrupt", "DONE", "Denied", "DeviceLost", "EXTERNAL",
+    "Error", "Group", "HISTORY", "Hints", "Invalid", "IoError", "KvMover", "LEASE",
+    "LEASE_INFO", "Lease", "LeaseInfo", "LeaseState", "LimitReached", "Lost", "MARK",
+    "Mismatch", "Namespace", "NoMemory", "NoSlot", "NotFound", "NotNow", "OVER", "Part", "Pool",
+    "PoolInfo", "Quota", "RESULT", "ROW", "Ragged", "Reason", "SAVED", "SAVE_BRANCH",
+    "SAVE_DECODE", "SAVE_DEFAULT", "SAVE_END", "SAVE_PROMPT_END", "SLOT", "Schema", "Shard",
+    "SizeOverflow", "Stale", "State", "StatePart", "Status", "Step", "Tensor", "TierConfig",
+    "Tiers", "Unsupported", "Write", "WrongState", "__version__", "ffi", "lib", "make_marks",
     "raise_for_status", "reason_text",
 ]

@@ -107,15 +107,17 @@ def array_over(owner: Any, address: int, shape: tuple[int, ...], strides: tuple[
 
 
 class Tensor:
-    """Memory of a pool for another library: `torch.from_dlpack(tensor)`, `numpy.from_dlpack`.
+    """Memory of a pool or a state for another library: `torch.from_dlpack`, `numpy.from_dlpack`.
 
-    The same bytes, no copy; what is made of it keeps the pool's memory. bf16 is bf16 where the
-    other library knows it (numpy does not: take Pool.view there)."""
+    The same bytes, no copy; what is made of it keeps the memory. bf16 is bf16 where the other
+    library knows it (numpy does not: take `view` there)."""
 
-    def __init__(self, array: Array, dtype: str, device: tuple[int, int]) -> None:
+    def __init__(self, array: Array, dtype: str, device: tuple[int, int],
+                 readonly: bool = False) -> None:
         self._array = array
         self._dtype = dtype
         self._device = device
+        self._readonly = readonly  # said to who knows the word: the form with a version
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -130,7 +132,7 @@ class Tensor:
         """`stream` needs no work: what this package does to a pool's memory has ended when its
         call returns. A copy, or another device, is refused (BufferError)."""
         if copy or (dl_device is not None and tuple(dl_device) != self._device):
-            raise BufferError("memory of a pool is shared, not copied")
+            raise BufferError("memory of a pool or a state is shared, not copied")
         capsule, tensor = self._capsule(max_version)
         tensor.code, tensor.bits, _ = CODES[self._dtype]
         tensor.device_type, tensor.device_id = self._device
@@ -144,6 +146,8 @@ class Tensor:
             array: Any = self._array
             capsule = array.__dlpack__(max_version=(1, 0))
             start = _pointer_of(capsule, b"dltensor_versioned") + _VERSIONED_BYTES
+            if self._readonly:
+                ctypes.c_uint64.from_address(start - 8).value |= 1  # flags: READ_ONLY
         else:
             capsule = self._array.__dlpack__()
             start = _pointer_of(capsule, b"dltensor")

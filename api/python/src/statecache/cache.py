@@ -24,7 +24,7 @@ SAVE_PROMPT_END, SAVE_BRANCH, SAVE_DECODE, SAVE_END, SAVE_DEFAULT = 1, 2, 4, 8, 
 
 _NUMBERS = ("row_max", "save_max", "lease_max", "lease_token_max", "token_max",
             "path_snapshots_max", "save_flags", "decode_interval", "depth_max", "draft_max",
-            "policy_interval", "policy_blocks")
+            "policy_interval", "policy_blocks", "event_bytes")
 _SWITCHES = ("keep_cuts", "tails")
 _REALS = ("flops_per_token", "flops_per_token2", "kv_token_bytes", "policy_alpha")
 _TEXTS = ("policy", "decode_backend", "extend_backend")
@@ -43,7 +43,7 @@ def _members(options: dict[str, Any]) -> dict[str, Any]:
     out: dict[str, Any] = {}
     for name, value in options.items():
         if name in _NUMBERS:
-            out[name] = whole(value, name, 64 if name == "token_max" else 32)
+            out[name] = whole(value, name, 64 if name in ("token_max", "event_bytes") else 32)
         elif name in _SWITCHES:
             out[name] = bool(value)
         elif name in _REALS:
