@@ -3,7 +3,7 @@
  * itself is made: /metrics, /v1/status, and the method `status`.
  *
  *   loop:    sd_metrics_call, sd_metrics_item: counters, a few adds a call
- *   loop:    sd_picture_take: copies them, and what the cache says, into a picture (microseconds)
+ *   loop:    sd_picture_take: copies them, and what the cache says, into a picture
  *   others:  sd_picture_tiers: what the disk knows may wait for locks, so it is not for the loop
  *   others:  sd_prometheus_write, sd_status_json: text from a picture
  *

@@ -216,6 +216,7 @@ def metrics__count_while_traffic_runs():
 
 @test
 def metrics__of_tiers_tell_times_and_wear():
+    began = time.time() // 86400  # the day: midnight may come between
     config = HTTP + "disk_folder = @/store\ndisk_bytes = 64MiB\ndisk_file_bytes = 4MiB\n"
     service = Service(PROGRAM, config + "disk_day_bytes = 1GiB\n")
     client = Client(service.path)
@@ -241,14 +242,15 @@ def metrics__of_tiers_tell_times_and_wear():
     assert value(now, "tier_hit_tokens_total", tier="disk") == 60
     assert value(now, "tier_bytes", tier="disk", owner="snapshot") > 0
     assert value(now, "tier_capacity_bytes", tier="disk") == 64 << 20
-    wear = value(now, "disk_written_bytes_total")
-    assert wear >= 6 * 2432 and value(now, "disk_written_today_bytes") == wear, wear
+    wear, day = value(now, "disk_written_bytes_total"), time.time() // 86400
+    today = value(now, "disk_written_today_bytes")
+    assert wear >= 6 * 2432 and (today == wear or day != began), (wear, today)
     assert value(now, "disk_day_limit_bytes") == 1 << 30
     assert service.stop() == 0
     service.start()  # wear goes on, the rest begins anew
     now = scrape(service)
     assert value(now, "disk_written_bytes_total") == wear
-    assert value(now, "disk_written_today_bytes") == wear  # unless midnight was between
+    assert value(now, "disk_written_today_bytes") == wear or time.time() // 86400 != began
     assert value(now, "tier_stores_total", tier="disk") == 0
     assert value(now, "records") == 6
     assert service.stop() == 0
@@ -586,6 +588,12 @@ def resident(service):
         return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
+def keeps_freed_memory(service):
+    """AddressSanitizer does, for a while."""
+    with open(f"/proc/{service.process.pid}/maps", encoding="ascii") as maps:
+        return "libasan" in maps.read()
+
+
 def median_echo(client, count):
     times = []
     for _ in range(count):
@@ -658,7 +666,8 @@ def http__hostile_clients_harm_nobody():
             hostile.end()
     time.sleep(1)
     assert hostile.ended > 0, "connections that never complete a request are ended"
-    assert resident(service) - before < 16 << 20, resident(service) - before
+    if not keeps_freed_memory(service):
+        assert resident(service) - before < 16 << 20, resident(service) - before
     files = len(os.listdir(f"/proc/{service.process.pid}/fd"))
     assert files < 40, files
     ratio = statistics.median(beside) / statistics.median(alone)

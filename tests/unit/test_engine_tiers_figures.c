@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What sc_tiers_stats tells: times, wear, failures. */
+#include <lmdb.h>
+
 #include "test_engine_tiers_case.h"
 
 static uint64_t sum(const uint64_t *values, uint32_t count)
@@ -82,6 +84,27 @@ START_TEST(tiers__io_that_fails_is_counted_until_some_succeeds)
 }
 END_TEST
 
+/* Metadata that cannot be written any more: the tiers say so, and tell the wear all the same. */
+START_TEST(tiers__a_disk_that_must_be_opened_again_is_told)
+{
+    case_open(16, 0, 32, SC_TIER_WRITE_THROUGH);
+    (void)tiered_serve(&t, prompt(0), N);
+    uint64_t written = figures().disk_written_bytes;
+    ck_assert(written > 0 && !figures().disk_broken);
+    tier_fail_arm(&t.fail, "mdb_txn_begin write", 1, MDB_PANIC);
+    (void)tiered_serve(&t, prompt(1), N);
+    ck_assert(tier_fail_disarm(&t.fail));
+    sc_tiers_stats stats = figures();
+    ck_assert(stats.disk_broken);
+    ck_assert_uint_ge(stats.disk_written_bytes, written);
+    ck_assert_uint_ge(stats.io_failed_row[SC_TIER_DISK], 1);
+    tiered_stop(&t);
+    tiered_start(&t, &options);
+    ck_assert(!figures().disk_broken);
+    tiered_deinit(&t);
+}
+END_TEST
+
 static Suite *figures_suite(void)
 {
     Suite *suite = suite_create("engine_tiers_figures");
@@ -90,6 +113,7 @@ static Suite *figures_suite(void)
     tcase_add_loop_test(tc, tiers__transfers_are_counted_by_their_time_and_as_wear, 0, 2);
     tcase_add_test(tc, tiers__an_older_struct_of_figures_is_filled_as_far_as_it_goes);
     tcase_add_test(tc, tiers__io_that_fails_is_counted_until_some_succeeds);
+    tcase_add_test(tc, tiers__a_disk_that_must_be_opened_again_is_told);
     suite_add_tcase(suite, tc);
     return suite;
 }
