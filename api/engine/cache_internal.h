@@ -606,6 +606,14 @@ void sc_engine_record_evict(sc_cache *cache, uint32_t pages, uint32_t slots, con
 void sc_engine_record_trim(sc_cache *cache, uint64_t token_max);
 void sc_engine_record_apply(sc_cache *cache, const sc_done *done, uint32_t count,
     uint64_t now_ns);
+/* Whether an item of sc_cache_learn says anything. */
+static inline bool sc_engine_learns(const sc_find *find)
+{
+    return find->status == SC_OK && find->len > 0;
+}
+uint64_t sc_engine_record_learn_words(const sc_find *finds, uint32_t count);
+void sc_engine_record_learn(sc_cache *cache, const sc_find *finds, uint32_t count,
+    uint64_t now_ns);
 void sc_engine_record_drain(sc_cache *cache, uint32_t cap, const int32_t *ids, uint32_t count);
 
 /* event.c: what the reader of events is told; nothing happens without one. */
@@ -619,6 +627,9 @@ void sc_engine_event_gone(sc_cache *cache, uint32_t snapshot, uint32_t cause);
 void sc_engine_event_restored(sc_cache *cache, const struct transfer *transfer, sc_node node,
     uint32_t snapshot);
 void sc_engine_event_copied(sc_cache *cache, const struct transfer *transfer, uint32_t which);
+/* Of a remote copy, by sc_cache_learn. */
+void sc_engine_event_learnt(sc_cache *cache, const struct space *space, const sc_find *find,
+    const struct tier_record *record);
 void sc_engine_event_dropped(sc_cache *cache, const struct tier_record *record, uint32_t which);
 
 /* evict.c */

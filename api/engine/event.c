@@ -186,8 +186,9 @@ void sc_engine_event_saved(sc_cache *cache, const struct lease *lease, uint32_t 
     struct event_key key = {lease->space->adapter_id, lease->space->adapter_generation,
         lease->tokens, lease->marks, lease->mark_count, position, 0, 0, kind};
     if (record && record->copies) { /* it was evicted, and has been computed again */
-        uint32_t tier = record->copies & 1u << SC_TIER_HOST ? SC_TIER_HOST : SC_TIER_DISK;
-        base_take(&key, sc_event_copy(tier, record->id), position);
+        struct tier_record below = *record;
+        below.snapshot = 0; /* that is what is told of */
+        base_take(&key, sc_event_copy_of(&below), position);
     } else {
         base_on_device(cache, node, &key);
         if (record) base_below(cache, record, &key);
@@ -215,6 +216,16 @@ void sc_engine_event_restored(sc_cache *cache, const struct transfer *transfer, 
     stored(cache, SC_TIER_DEVICE, sc_event_copy(SC_TIER_DEVICE, snapshot), &key);
 }
 
+static void copied(sc_cache *cache, const struct tier_record *record, uint32_t which,
+    struct event_key *key)
+{
+    struct tier_record others = *record;
+    others.copies = (uint8_t)(others.copies & ~(1u << which)); /* this one is not known yet */
+    base_take(key, sc_event_copy_of(&others), key->len);
+    if (key->base == 0) base_below(cache, record, key);
+    stored(cache, which, sc_event_copy(which, record->id), key);
+}
+
 void sc_engine_event_copied(sc_cache *cache, const struct transfer *transfer, uint32_t which)
 {
     if (!is_on(cache)) return;
@@ -222,11 +233,16 @@ void sc_engine_event_copied(sc_cache *cache, const struct transfer *transfer, ui
     const struct tier_record *record = sc_tier_record(cache->tier, transfer->record);
     struct event_key key = {job->adapter_id, job->adapter_generation, job->tokens, job->marks,
         job->mark_count, job->token_count, 0, 0, record->kind};
-    struct tier_record others = *record;
-    others.copies = (uint8_t)(others.copies & ~(1u << which)); /* this one is not known yet */
-    base_take(&key, sc_event_copy_of(&others), key.len);
-    if (key.base == 0) base_below(cache, record, &key);
-    stored(cache, which, sc_event_copy(which, record->id), &key);
+    copied(cache, record, which, &key);
+}
+
+void sc_engine_event_learnt(sc_cache *cache, const struct space *space, const sc_find *find,
+    const struct tier_record *record)
+{
+    if (!is_on(cache)) return;
+    struct event_key key = {space->adapter_id, space->adapter_generation, find->key.tokens,
+        find->key.marks, find->key.mark_count, find->len, 0, 0, record->kind};
+    copied(cache, record, SC_TIER_REMOTE, &key);
 }
 
 void sc_engine_event_dropped(sc_cache *cache, const struct tier_record *record, uint32_t which)

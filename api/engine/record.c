@@ -94,12 +94,15 @@ static void tier_words(const sc_cache *cache, uint32_t *words)
 {
     const struct tier *tier = cache->tier;
     if (!tier) return;
-    const sc_tier_config *tiers[] = {&tier->options->host, &tier->options->disk};
+    const sc_tiers_options *options = tier->options;
+    bool remote = options->remote.bytes > 0; /* it stands alone */
+    const sc_tier_config *tiers[] = {remote ? &options->remote : &options->host, &options->disk};
     uint64_t all[(RECORD_OPTION_WORDS - TIER_WORDS) / 2] = {
         tier->options->flops_per_s, tier->has_mover ? tier->mover.page_bytes : 0,
         tier->state_bytes[SC_TIER_HOST], tier->state_bytes[SC_TIER_DISK], tier->load_hash,
         (uint64_t)tier->load_count << 32 | tier->has_mover};
     all[5] ^= (uint64_t)tier->options->entry_max << 8;
+    if (remote) all[2] = ~tier->state_bytes[SC_TIER_REMOTE];
     for (uint32_t i = 0; i < 2; i++) {
         uint64_t *at = all + 6 + (size_t)7 * i;
         at[0] = tiers[i]->bytes;
@@ -438,6 +441,49 @@ void sc_engine_record_apply(sc_cache *cache, const sc_done *done, uint32_t count
     for (uint32_t i = 0; i < count; i++) {
         put64(cache, done[i].ticket);
         put(cache, (uint32_t)done[i].status);
+    }
+    send(cache);
+}
+
+uint64_t sc_engine_record_learn_words(const sc_find *finds, uint32_t count)
+{
+    uint64_t words = 16;
+    for (uint32_t i = 0; i < count; i++) {
+        words += 8 + (uint64_t)finds[i].key.token_count + 5 * (uint64_t)finds[i].key.mark_count +
+            2 * (uint64_t)finds[i].history_count;
+    }
+    return words;
+}
+
+void sc_engine_record_learn(sc_cache *cache, const sc_find *finds, uint32_t count,
+    uint64_t now_ns)
+{
+    uint32_t said = 0;
+    if (!begin(cache, RECORD_LEARN)) return;
+    for (uint32_t i = 0; i < count; i++) said += sc_engine_learns(&finds[i]);
+    put64(cache, now_ns);
+    put(cache, said);
+    for (uint32_t i = 0; i < count; i++) {
+        const sc_find *find = &finds[i];
+        if (!sc_engine_learns(find)) continue;
+        put(cache, find->key.ns.id);
+        put(cache, find->key.ns.generation);
+        put(cache, find->len);
+        put_array(cache, find->key.tokens, find->len, 1);
+        uint32_t marks = find->key.mark_count;
+        while (marks > 0 && find->key.marks[marks - 1].at >= find->len) marks--;
+        put_array(cache, find->key.marks, marks, sizeof(sc_mark) / sizeof(uint32_t));
+        uint32_t stretches = 0; /* of the tokens up to len */
+        while (stretches < find->history_count &&
+            (stretches == 0 || find->history[stretches - 1].end < find->len)) {
+            stretches++;
+        }
+        put(cache, stretches);
+        for (uint32_t j = 0; j < stretches; j++) {
+            uint32_t end = find->history[j].end;
+            put(cache, end < find->len ? end : find->len);
+            put(cache, (uint32_t)find->history[j].form);
+        }
     }
     send(cache);
 }

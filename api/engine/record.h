@@ -23,6 +23,7 @@
  * LOSE        lease                                         -
  * UNDO        lease, forked                                 -
  * APPLY       now; tickets, statuses                        -
+ * LEARN       now; items: namespace, length, tokens, marks, history -
  * TRIM        tokens at most                                -
  *
  * Only calls that changed something are written, and of a batch only what changed something: an
@@ -50,7 +51,8 @@ enum record_op {
     RECORD_LOSE,
     RECORD_UNDO,
     RECORD_APPLY,
-    RECORD_TRIM
+    RECORD_TRIM,
+    RECORD_LEARN
 };
 
 enum { RECORD_VERSION = 5, RECORD_OPTION_WORDS = 72, RECORD_PLAN_WORDS = 9 };

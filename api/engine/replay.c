@@ -398,6 +398,33 @@ static sc_status play_apply(struct sc_replay *replay)
     return went_well(replay, "sc_cache_apply", sc_cache_apply(replay->cache, done, count, now_ns));
 }
 
+/* One item after the other: what each learns depends on those before. */
+static sc_status play_learn(struct sc_replay *replay)
+{
+    uint64_t now_ns = get64(replay);
+    uint32_t count = get_count(replay, 6);
+    for (uint32_t i = 0; i < count; i++) {
+        sc_history *history = NULL;
+        uint32_t ns_id = get(replay);
+        sc_find find = {.key = {.ns = {ns_id, get(replay)}}, .status = SC_OK};
+        find.len = get(replay);
+        find.key.tokens = get_array(replay, 1, &find.key.token_count);
+        find.key.marks = get_array(replay, sizeof(sc_mark) / sizeof(uint32_t),
+            &find.key.mark_count);
+        find.history_count = get_count(replay, 2);
+        SC_TRY(scratch(replay, find.history_count, sizeof *history, &history));
+        for (uint32_t j = 0; j < find.history_count; j++) {
+            history[j].end = get(replay);
+            history[j].form = get(replay) ? SC_FORM_KIND_DECODE : SC_FORM_KIND_PREFILL;
+        }
+        find.history = history;
+        SC_TRY(whole(replay));
+        SC_TRY(went_well(replay, "sc_cache_learn",
+            sc_cache_learn(replay->cache, &find, 1, now_ns)));
+    }
+    return SC_OK;
+}
+
 static sc_status play_evict(struct sc_replay *replay)
 {
     sc_room got;
@@ -441,7 +468,7 @@ static sc_status play(struct sc_replay *replay)
         [RECORD_ABORT] = play_abort, [RECORD_RELEASE] = play_release,
         [RECORD_EVICT] = play_evict, [RECORD_DRAIN] = play_drain, [RECORD_LOSE] = play_lose,
         [RECORD_UNDO] = play_undo, [RECORD_APPLY] = play_apply,
-        [RECORD_TRIM] = play_trim,
+        [RECORD_TRIM] = play_trim, [RECORD_LEARN] = play_learn,
     };
     uint32_t op = replay->words[1];
     bool known = op > 0 && op < sizeof plays / sizeof *plays && plays[op];

@@ -47,7 +47,9 @@ sc_status sc_engine_tier_create(sc_cache *cache)
     tier->bytes_max[SC_TIER_HOST] = tier->options->host.bytes;
     tier->bytes_max[SC_TIER_DISK] = tier->options->disk.bytes;
     tier->count_max[SC_TIER_HOST] = tier->options->entry_max;
+    tier->bytes_max[SC_TIER_REMOTE] = tier->options->remote.bytes;
     tier->count_max[SC_TIER_DISK] = UINT32_MAX;
+    tier->count_max[SC_TIER_REMOTE] = tier->options->entry_max;
     return sc_engine_tier_load(cache);
 }
 

@@ -18,6 +18,9 @@
  *                        v
  *                      (none)  <--- last copy dropped, no snapshot, no record behind it
  *
+ * A remote tier is a store that others share, and stands alone. A copy there is what this cache
+ * remembers: one that was stored and applied, or learnt (sc_cache_learn). To drop it is to forget.
+ *
  * KV of a hybrid. A copy holds the pages from parent_len on; those before are its parent record's.
  * A parent has whole pages and the same history. A restore of pages [k, n) reads the records that
  * have them, from n upwards:
@@ -49,12 +52,13 @@
 #include "cache_internal.h"
 #include "snapshot/tier_table.h"
 
-enum { TIER_FIRST = SC_TIER_HOST, TIER_END = SC_TIER_DISK + 1 };
+enum { TIER_FIRST = SC_TIER_HOST, TIER_END = SC_TIER_REMOTE + 1 };
 enum { TIER_NOT_RANKED = UINT32_MAX };
 /* Failed restores until a record is no parent any more, and what one that failed by itself has. */
 enum { SUSPECT_MAX = 2, SUSPECT_SURE = 1 << 30 };
 static_assert((int)SC_TIER_HOST == (int)SC_TIER_TABLE_HOST, "one numbering of tiers");
 static_assert((int)SC_TIER_DISK == (int)SC_TIER_TABLE_DISK, "one numbering of tiers");
+static_assert((int)SC_TIER_REMOTE == (int)SC_TIER_TABLE_REMOTE, "one numbering of tiers");
 
 struct tier_space {
     uint64_t adapter_id, adapter_generation;
@@ -139,6 +143,12 @@ struct tier {
     uint32_t player_count;
 };
 
+static inline const sc_tier_config *sc_tier_config_of(const struct tier *tier, uint32_t which)
+{
+    if (which == SC_TIER_REMOTE) return &tier->options->remote;
+    return which == SC_TIER_HOST ? &tier->options->host : &tier->options->disk;
+}
+
 /* tier.c: creation, records */
 sc_status sc_engine_tier_create(sc_cache *cache);
 /* SC_ERR_BUSY: a move of KV has not ended. */
@@ -151,6 +161,12 @@ sc_status sc_engine_tier_space_check(const sc_cache *cache, const struct space *
 void sc_engine_tier_space_close(sc_cache *cache, const struct space *space);
 
 /* tier_record.c */
+static inline uint32_t sc_tier_readers(const struct tier_record *record)
+{
+    uint32_t readers = 0;
+    for (uint32_t t = TIER_FIRST; t < TIER_END; t++) readers += record->readers[t];
+    return readers;
+}
 static inline struct tier_record *sc_tier_record(const struct tier *tier, uint32_t id)
 {
     return id > 0 && id <= tier->record_end ? tier->records[id - 1] : NULL;
@@ -198,6 +214,9 @@ void sc_engine_tier_used(sc_cache *cache, uint32_t snapshot);
 void sc_engine_tier_gone(sc_cache *cache, uint32_t snapshot);
 /* Makes what will be evicted next safe, one tier down. */
 void sc_engine_tier_tend(sc_cache *cache);
+/* Bytes that a copy of the record counts for. */
+uint64_t sc_tier_copy_bytes(const sc_cache *cache, const struct tier_record *record,
+    uint32_t which);
 void sc_tier_store_end(sc_cache *cache, struct transfer *transfer, sc_status status);
 
 /* tier_restore.c */

@@ -110,16 +110,23 @@ static sc_status grow(sc_cache *cache)
     if (tier->free_count > 0 || tier->record_end < cap) return SC_OK;
     if (to > 1u << 30) return SC_FAIL(SC_ERR_LIMIT, "%u records", cap);
     struct tier_record **records = sc_heap_alloc(heap, to * sizeof *records, 16);
-    uint32_t *arrays[3] = {sc_heap_alloc(heap, to * sizeof(uint32_t), 16),
-        sc_heap_alloc(heap, to * sizeof(uint32_t), 16),
-        sc_heap_alloc(heap, to * sizeof(uint32_t), 16)};
-    uint32_t **old[3] = {&tier->free_ids, &tier->order[SC_TIER_HOST], &tier->order[SC_TIER_DISK]};
-    if (!records || !arrays[0] || !arrays[1] || !arrays[2]) {
+    uint32_t **old[] = {&tier->free_ids, &tier->order[SC_TIER_HOST], &tier->order[SC_TIER_DISK],
+        &tier->order[SC_TIER_REMOTE]};
+    enum { ARRAYS = sizeof old / sizeof old[0] };
+    uint32_t *arrays[ARRAYS];
+    bool all = records != NULL;
+    for (uint32_t i = 0; i < ARRAYS; i++) {
+        arrays[i] = sc_heap_alloc(heap, to * sizeof(uint32_t), 16);
+        all = all && arrays[i];
+    }
+    if (!all) {
         sc_heap_free(heap, records, to * sizeof *records);
-        for (uint32_t i = 0; i < 3; i++) sc_heap_free(heap, arrays[i], to * sizeof(uint32_t));
+        for (uint32_t i = 0; i < ARRAYS; i++) {
+            sc_heap_free(heap, arrays[i], to * sizeof(uint32_t));
+        }
         return SC_FAIL(SC_ERR_NO_MEMORY, "no memory for %u records", to);
     }
-    for (uint32_t i = 0; i < 3; i++) {
+    for (uint32_t i = 0; i < ARRAYS; i++) {
         if (cap > 0) memcpy(arrays[i], *old[i], cap * sizeof(uint32_t));
         sc_heap_free(heap, *old[i], cap * sizeof(uint32_t));
         *old[i] = arrays[i];
@@ -192,7 +199,7 @@ void sc_tier_record_settle(sc_cache *cache, struct tier_record *record)
 {
     struct tier *tier = cache->tier;
     while (record) {
-        uint32_t readers = record->readers[SC_TIER_HOST] + record->readers[SC_TIER_DISK];
+        uint32_t readers = sc_tier_readers(record);
         struct tier_record *parent = NULL;
         bool copied = (record->copies | record->writing) != 0;
         if (!copied && record->children == 0 && record->parent != 0) {
@@ -243,7 +250,7 @@ static struct tier_record *record_at(const struct tier *tier, sc_node node)
 static bool in_use(const struct tier_record *record)
 {
     return record->writing || record->snapshot || record->children > 0 || record->restoring ||
-        record->readers[SC_TIER_HOST] + record->readers[SC_TIER_DISK] > 0;
+        sc_tier_readers(record) > 0;
 }
 
 /* An unlike record of the same tokens gives way, if nobody needs it. */
@@ -326,7 +333,7 @@ void sc_tier_copy_drop(sc_cache *cache, struct tier_record *record, uint32_t whi
     record->bytes[which] = 0;
     if (which == SC_TIER_HOST) {
         tier->table->drop_host(tier->tiers, record->host_copy);
-    } else {
+    } else if (which == SC_TIER_DISK) { /* what is remote is others', too: it is forgotten */
         tier->table->drop_disk(tier->tiers, record->disk_id, record->disk_tick);
         struct tier_record *parent = sc_tier_record(tier, record->parent);
         if (parent) parent->disk_children--;

@@ -35,7 +35,8 @@ struct choice {
 /* The tier from which a copy is read. */
 static uint32_t best_tier(const struct tier_record *record)
 {
-    return record->copies & 1u << SC_TIER_HOST ? SC_TIER_HOST : SC_TIER_DISK;
+    if (record->copies & 1u << SC_TIER_HOST) return SC_TIER_HOST;
+    return record->copies & 1u << SC_TIER_DISK ? SC_TIER_DISK : SC_TIER_REMOTE;
 }
 
 static uint32_t page_end(const sc_cache *cache, uint32_t len)
@@ -67,8 +68,7 @@ static void choice_time(const sc_cache *cache, struct choice *choice)
     for (uint32_t i = 0; i < choice->chain_count; i++) {
         const struct tier_record *record = choice->chain[i];
         uint32_t which = best_tier(record);
-        const sc_tier_config *options =
-            which == SC_TIER_HOST ? &tier->options->host : &tier->options->disk;
+        const sc_tier_config *options = sc_tier_config_of(tier, which);
         if (which > choice->slowest) choice->slowest = which;
         ns += (double)options->restore_latency_ns;
         if (options->restore_bytes_per_s > 0) {
@@ -147,11 +147,6 @@ static uint32_t candidates(const sc_cache *cache, uint32_t space,
     return count;
 }
 
-static uint32_t codec_of(const struct tier *tier, uint32_t which)
-{
-    return which == SC_TIER_HOST ? tier->options->host.codec : tier->options->disk.codec;
-}
-
 void sc_engine_tier_answer(const sc_cache *cache, const struct space *space,
     const struct sc_radix_key *key, const struct sc_radix_match *match, uint32_t len_max,
     sc_answer *answer)
@@ -164,7 +159,8 @@ void sc_engine_tier_answer(const sc_cache *cache, const struct space *space,
         if (!choice_make(cache, records[i], match, &choice)) continue;
         answer->state_len[choice.slowest] = records[i]->token_count;
         answer->restore_ns[choice.slowest] = choice.ns;
-        answer->codec[choice.slowest] = codec_of(cache->tier, best_tier(records[i]));
+        answer->codec[choice.slowest] =
+            sc_tier_config_of(cache->tier, best_tier(records[i]))->codec;
     }
 }
 

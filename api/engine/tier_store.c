@@ -16,15 +16,11 @@
 
 enum { BLOCK = 4096, SPILLS_MAX = 8, FAILED_MAX = 3 };
 
-static const sc_tier_config *options_of(const struct tier *tier, uint32_t which)
-{
-    return which == SC_TIER_HOST ? &tier->options->host : &tier->options->disk;
-}
-
 /* The tier below the device. */
 static uint32_t first_tier(const struct tier *tier)
 {
-    return tier->bytes_max[SC_TIER_HOST] > 0 ? SC_TIER_HOST : SC_TIER_DISK;
+    if (tier->bytes_max[SC_TIER_HOST] > 0) return SC_TIER_HOST;
+    return tier->bytes_max[SC_TIER_DISK] > 0 ? SC_TIER_DISK : SC_TIER_REMOTE;
 }
 
 static uint32_t pages_of(const sc_cache *cache, const struct tier_record *record)
@@ -34,7 +30,8 @@ static uint32_t pages_of(const sc_cache *cache, const struct tier_record *record
     return end - record->parent_len / cache->page;
 }
 
-static uint64_t copy_bytes(const sc_cache *cache, const struct tier_record *record, uint32_t which)
+uint64_t sc_tier_copy_bytes(const sc_cache *cache, const struct tier_record *record,
+    uint32_t which)
 {
     const struct tier *tier = cache->tier;
     uint64_t kv = tier->has_mover ? pages_of(cache, record) * tier->mover.page_bytes : 0;
@@ -69,7 +66,7 @@ static void hold_parent(struct tier *tier, const struct tier_record *record, uin
 static bool reserve(sc_cache *cache, struct tier_record *record, uint32_t which)
 {
     struct tier *tier = cache->tier;
-    uint64_t bytes = copy_bytes(cache, record, which);
+    uint64_t bytes = sc_tier_copy_bytes(cache, record, which);
     hold_parent(tier, record, which, 1);
     /* At once: its parent stays chosen, also when the last copy that hung on it makes room. */
     record->writing = (uint8_t)(record->writing | 1u << which);
@@ -246,7 +243,7 @@ static void take_back(struct tier *tier, const struct transfer *transfer)
     if (job->status != SC_OK) return;
     if (job->tier == SC_TIER_HOST) {
         tier->table->drop_host(tier->tiers, job->copy);
-    } else {
+    } else if (job->tier == SC_TIER_DISK) {
         tier->table->drop_disk(tier->tiers, job->disk_id, job->disk_tick);
     }
 }
@@ -294,7 +291,7 @@ void sc_tier_store_end(sc_cache *cache, struct transfer *transfer, sc_status sta
     sc_tier_transfer_free(cache, transfer);
     sc_tier_rank(tier, record);
     if (status == SC_OK && which == SC_TIER_HOST &&
-        options_of(tier, SC_TIER_DISK)->write == SC_TIER_WRITE_THROUGH) {
+        sc_tier_config_of(tier, SC_TIER_DISK)->write == SC_TIER_WRITE_THROUGH) {
         (void)spill(cache, record);
     }
     sc_tier_record_settle(cache, record);
@@ -318,7 +315,7 @@ void sc_engine_tier_saved(sc_cache *cache, const struct lease *lease, uint32_t p
     record->kind = (uint32_t)info.kind;
     record->hints = info.hints;
     sc_tier_link(cache, record, snapshot, node);
-    if (options_of(tier, first_tier(tier))->write == SC_TIER_WRITE_THROUGH) {
+    if (sc_tier_config_of(tier, first_tier(tier))->write == SC_TIER_WRITE_THROUGH) {
         (void)store(cache, record, first_tier(tier));
     }
 }
@@ -330,8 +327,8 @@ void sc_tier_used(sc_cache *cache, struct tier_record *record)
     record->failed = 0;
     record->uses++;
     sc_tier_rank(tier, record);
-    const sc_tier_config *first = options_of(tier, first_tier(tier));
-    const sc_tier_config *disk = options_of(tier, SC_TIER_DISK);
+    const sc_tier_config *first = sc_tier_config_of(tier, first_tier(tier));
+    const sc_tier_config *disk = sc_tier_config_of(tier, SC_TIER_DISK);
     if (first->write == SC_TIER_WRITE_SELECTIVE && record->uses >= first->write_uses) {
         (void)store(cache, record, first_tier(tier));
     }

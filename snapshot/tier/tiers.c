@@ -35,6 +35,21 @@ static sc_status tier_resolve(sc_tier_config *tier, const char *name)
     return SC_OK;
 }
 
+/* Raw, and by itself: the service has tiers of its own below. */
+static sc_status remote_resolve(sc_tiers_options *options)
+{
+    const sc_remote *calls = options->remote_calls;
+    sc_tier_config *remote = &options->remote;
+    if (remote->bytes == 0 && !calls) return SC_OK;
+    SC_REQUIRE(remote->bytes > 0 && calls && calls->struct_size == sizeof *calls);
+    SC_REQUIRE(calls->find && calls->store && calls->load && calls->state_bytes > 0);
+    SC_REQUIRE(options->host.bytes == 0 && options->disk.bytes == 0);
+    SC_TRY(tier_resolve(remote, "remote"));
+    if (remote->codec == SC_CODEC_RAW && remote->zstd_level == 0) return SC_OK;
+    return SC_FAIL(SC_ERR_INVALID, "a remote tier has states as they are: codec %u, zstd level %u",
+        remote->codec, remote->zstd_level);
+}
+
 static sc_status options_resolve(const sc_tiers_options *given, sc_tiers_options *options)
 {
     *options = (sc_tiers_options)SC_TIERS_OPTIONS_INIT;
@@ -42,7 +57,8 @@ static sc_status options_resolve(const sc_tiers_options *given, sc_tiers_options
         sizeof *options));
     SC_TRY(tier_resolve(&options->host, "host"));
     SC_TRY(tier_resolve(&options->disk, "disk"));
-    SC_REQUIRE(options->host.bytes > 0 || options->disk.bytes > 0);
+    SC_TRY(remote_resolve(options));
+    SC_REQUIRE(options->host.bytes > 0 || options->disk.bytes > 0 || options->remote.bytes > 0);
     SC_REQUIRE(options->disk.bytes == 0 || options->folder);
     if (options->entry_max == 0) options->entry_max = 65536;
     return SC_OK;
@@ -119,6 +135,8 @@ sc_status sc_tiers_create_hooked(const sc_tiers_options *given, const struct sc_
     tiers->done_end = &tiers->done;
     if (hooks) tiers->host_slack = hooks->host_slack;
     if (hooks) tiers->manual = hooks->manual;
+    if (options.remote_calls) tiers->remote = *options.remote_calls;
+    tiers->base.options.remote_calls = NULL; /* the caller's */
     sc_status status = sc_mutex_init(&tiers->lock, SC_RANK_SNAPSHOT);
     if (status != SC_OK) {
         sc_heap_free(&heap, tiers, sizeof *tiers);
@@ -252,7 +270,7 @@ static sc_status host_create(struct tiers *tiers)
 static sc_status state_bytes(const struct tiers *tiers, uint64_t *bytes)
 {
     memset(bytes, 0, SC_TIER_TABLE_TIERS * sizeof *bytes);
-    for (uint32_t tier = SC_TIER_TABLE_HOST; tier <= SC_TIER_TABLE_DISK; tier++) {
+    for (uint32_t tier = SC_TIER_TABLE_HOST; tier < SC_TIER_TABLE_TIERS; tier++) {
         const struct sc_codec *codec = NULL;
         if (sc_tiers_tier(tiers, tier)->bytes == 0) continue;
         SC_TRY(sc_codec_by_id(sc_tiers_tier(tiers, tier)->codec, &codec));
@@ -290,6 +308,10 @@ static sc_status tiers_bind(sc_tiers *base, const struct sc_tier_bind *bind, uin
     if (status == SC_OK) tiers->shard = info.shard;
     if (status == SC_OK) status = sc_pool_schema(bind->pool, &schema);
     if (status == SC_OK) status = state_bytes(tiers, bytes_out);
+    if (status == SC_OK && tiers->remote.load) {
+        status = bind->mover ? SC_FAIL(SC_ERR_UNSUPPORTED, "a remote tier has no KV") :
+            sc_tiers_remote_check(tiers, bytes_out[SC_TIER_TABLE_REMOTE]);
+    }
     if (status == SC_OK) status = scratch_create(tiers, schema);
     if (status == SC_OK) status = host_create(tiers);
     if (status == SC_OK) return SC_OK;
@@ -432,4 +454,5 @@ static const struct sc_tier_table table = {
     .drop_disk = tiers_drop_disk,
     .moved = tiers_moved,
     .load = sc_tiers_load,
+    .find = sc_tiers_remote_find,
 };

@@ -77,6 +77,7 @@ struct tiers {
     sc_slot scratch_slot;
     sc_kv_mover mover;
     sc_fingerprint fingerprint;
+    sc_remote remote;       /* a copy of the options' */
     sc_shard shard;
     uint32_t numerics;      /* of the options; with KV also how it is cut into pages */
     sc_tiers_stats stats;
@@ -109,13 +110,23 @@ bool sc_tiers_awaited(struct tiers *tiers, uint32_t disk_id);
 sc_status sc_tiers_load(sc_tiers *tiers,
     sc_status (*fn)(void *ctx, const struct sc_tier_loaded *loaded), void *ctx, uint64_t *day_out,
     uint64_t *day_bytes_out);
+/* tiers_remote.c. SC_ERR_MISMATCH: the store has states of others. */
+sc_status sc_tiers_remote_check(const struct tiers *tiers, uint64_t state_bytes);
+sc_status sc_tiers_remote_store(struct tiers *tiers, struct sc_tier_job *job);
+/* Its payload is the job's (`owned`). */
+sc_status sc_tiers_remote_load(struct tiers *tiers, struct sc_tier_job *job,
+    const struct sc_tier_source *source);
+sc_status sc_tiers_remote_find(sc_tiers *tiers, const struct sc_tier_find *finds, uint32_t count,
+    uint32_t *len_out);
 /* tiers.c: begins a move of KV; false: it was refused (job->status). True: the job is parked. */
 bool sc_tiers_move(struct tiers *tiers, struct sc_tier_job *job, bool write, const int32_t *ids,
     uint32_t count, void *bytes);
 
 static inline const sc_tier_config *sc_tiers_tier(const struct tiers *tiers, uint32_t tier)
 {
-    return tier == SC_TIER_TABLE_HOST ? &tiers->base.options.host : &tiers->base.options.disk;
+    const sc_tiers_options *options = &tiers->base.options;
+    if (tier == SC_TIER_TABLE_REMOTE) return &options->remote;
+    return tier == SC_TIER_TABLE_HOST ? &options->host : &options->disk;
 }
 
 static inline struct sc_pack_options sc_tiers_pack(const struct tiers *tiers, uint32_t tier)

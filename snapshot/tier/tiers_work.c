@@ -285,6 +285,12 @@ static bool store_end(struct tiers *tiers, struct sc_tier_job *job)
 
 static bool work_store(struct tiers *tiers, struct sc_tier_job *job)
 {
+    if (job->tier == SC_TIER_TABLE_REMOTE) {
+        job->began_ns = sc_clock_now_ns();
+        job->status = sc_tiers_remote_store(tiers, job);
+        if (job->status == SC_OK) count(tiers, job, SC_TIER_TABLE_REMOTE, true);
+        return true;
+    }
     if (job->stage == 0) {
         job->began_ns = sc_clock_now_ns();
         job->status = job->tier == SC_TIER_TABLE_HOST ? store_host(tiers, job)
@@ -402,8 +408,9 @@ static sc_status source_read(struct tiers *tiers, struct sc_tier_job *job)
 {
     const struct sc_tier_source *source = &job->sources[job->source];
     job->began_ns = sc_clock_now_ns();
-    SC_TRY(source->tier == SC_TIER_TABLE_HOST ? source_host(tiers, job, source)
-                                              : source_disk(tiers, job, source));
+    SC_TRY(source->tier == SC_TIER_TABLE_HOST         ? source_host(tiers, job, source)
+               : source->tier == SC_TIER_TABLE_REMOTE ? sc_tiers_remote_load(tiers, job, source)
+                                                      : source_disk(tiers, job, source));
     job->bytes = job->state_bytes + job->kv_bytes;
     if (source->count > 0 && job->kv_bytes != kv_bytes_of(tiers, source->own_pages)) {
         return SC_FAIL(SC_ERR_MISMATCH, "a record with %llu bytes of KV, not those of %u pages",

@@ -636,6 +636,31 @@ SC_API sc_status sc_cache_apply(
  * it has ended. */
 SC_API sc_status sc_kv_moved(sc_cache *cache, uint64_t ticket, sc_status status);
 
+/** A prompt of which a remote tier may have states that this cache does not know of: other
+ * processes store there, too. Frozen. */
+typedef struct sc_find {
+    sc_key key;
+    /* how the tokens are computed, ascending, ends at token_count (sc_history); NULL: one prefill.
+     * A state that came to be in another way is not found */
+    const sc_history *history;
+    uint32_t history_count;
+    uint32_t len;              /* out of find: tokens of the longest state there; 0: none */
+    sc_status status;          /* out of find, and of learn */
+} sc_find;
+/** Asks the remote tier; decides nothing, changes nothing. Blocks until it has answered; a tier
+ * that cannot be reached has nothing (`status`: why not). Without a remote tier nothing is found.
+ * Threads: any. Errors: SC_ERR_INVALID, SC_ERR_NO_MEMORY; per item in `status`: SC_ERR_INVALID,
+ * SC_ERR_STALE (namespace), what the tier says. */
+SC_API sc_status sc_cache_find(sc_cache *cache, sc_find *finds, uint32_t count);
+/** The states that were found are there from now on, for look-ups and acquire: items whose `len`
+ * is 0 or whose status is not SC_OK are skipped. Tensor-parallel ranks have what all of them found
+ * (the least `len`), each at the same place of its calls. One that is gone meanwhile is a restore
+ * that fails: SC_REASON_TIER_FAILED, and it is forgotten.
+ * Errors: SC_ERR_INVALID (a length beyond the key), SC_ERR_STALE, SC_ERR_UNSUPPORTED (no remote
+ * tier): nothing changed. Per item in `status`: SC_ERR_LIMIT (what is known is worth more),
+ * SC_ERR_BUSY (a state of another history is in use), SC_ERR_NO_MEMORY. */
+SC_API sc_status sc_cache_learn(sc_cache *cache, sc_find *finds, uint32_t count, uint64_t now_ns);
+
 typedef struct sc_room {
     /* held: working, in flight, pinned snapshots */
     uint32_t slots_free, slots_evictable, slots_held, slots_draining;

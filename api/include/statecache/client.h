@@ -200,6 +200,17 @@ SC_CLIENT_API sc_status sc_client_quota_set(sc_client *client, const char *tenan
  * sc_client_lookup. */
 SC_CLIENT_API sc_status sc_client_status(sc_client *client, char **json_out);
 
+/** A statecached as the remote tier of a cache in this process (sc_tiers_options.remote_calls):
+ * what the cache stores, all processes of the machine find; `remote_out` gets calls that speak with
+ * the service, and whose states it has. Three connections, opened when they are needed and again,
+ * at most once a second, when they have ended: while the service is gone, stores fail and nothing
+ * is found. `options.timeout_ms` 0: 5,000. Errors as sc_client_open. The calls may be used until
+ * sc_client_remote_close, from any thread. */
+SC_CLIENT_API sc_status sc_client_remote_open(const sc_client_options *options,
+    sc_remote *remote_out);
+/** After the sc_tiers that used it has been destroyed. Clears the struct. NULL is allowed. */
+SC_CLIENT_API void sc_client_remote_close(sc_remote *remote);
+
 /** Any method by name, for tools: `params` is one map in MessagePack (NULL: none), the result comes
  * as MessagePack in memory that sc_client_free frees. Methods that pass files are refused
  * (SC_ERR_UNSUPPORTED). Errors as sc_client_lookup and what the service says. */

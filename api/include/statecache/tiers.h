@@ -14,6 +14,7 @@
 #ifndef STATECACHE_TIERS_H
 #define STATECACHE_TIERS_H
 
+#include "statecache/mark.h"
 #include "statecache/pool.h"
 
 #ifdef __cplusplus
@@ -43,6 +44,40 @@ typedef struct sc_kv_mover {
     sc_status (*write)(void *ctx, uint64_t ticket, const int32_t *ids, uint32_t count,
         const void *bytes);
 } sc_kv_mover;
+
+/** A state elsewhere: its key as a shared store has it. */
+typedef struct sc_remote_key {
+    uint64_t adapter_id, adapter_generation;
+    const int32_t *tokens;
+    /* those of the cache's key, and one at each stretch of the history but a prefill from token 0
+     * on: how a state was computed is part of what it is */
+    const sc_mark *marks;
+    uint32_t token_count, mark_count;
+    uint32_t len_max;         /* find: the longest prefix that is asked for */
+} sc_remote_key;
+
+/** A store that other processes share, as a tier: a statecached (sc_client_remote_open of
+ * statecache/client.h), or whatever implements these calls. The struct is copied; `ctx` must
+ * outlive the sc_tiers. The calls may block, and are made by threads of the tiers and by those that
+ * call sc_cache_find, several at a time; no lock is held meanwhile.
+ *
+ * A state is `state_bytes` bytes: the parts in the schema's order, dense, little-endian. */
+typedef struct sc_remote {
+    size_t struct_size;
+    void *ctx;
+    /* whose states these are: compared with the cache's pool (SC_ERR_MISMATCH) */
+    sc_fingerprint fingerprint;
+    uint64_t state_bytes;
+    uint32_t tp_rank, tp_size, layer_first, layer_last;
+    /* Tokens of the longest state of each key, at most its len_max; 0: none. */
+    sc_status (*find)(void *ctx, const sc_remote_key *keys, uint32_t count, uint32_t *len_out);
+    /* The state after all tokens of the key is there when this returns SC_OK, also when it was
+     * before. */
+    sc_status (*store)(void *ctx, const sc_remote_key *key, const void *state);
+    /* SC_ERR_NOT_FOUND: it is not there (any more). */
+    sc_status (*load)(void *ctx, const sc_remote_key *key, void *state_out);
+} sc_remote;
+#define SC_REMOTE_INIT {sizeof(sc_remote), NULL, {{0}}, 0, 0, 0, 0, 0, NULL, NULL, NULL}
 
 /** When a state goes down a tier. */
 typedef enum sc_tier_write {
@@ -81,13 +116,20 @@ typedef struct sc_tiers_options {
      * many ranks; 0: not looked at */
     uint32_t rank_count;
     const sc_allocator *allocator; /* NULL: default */
+    /* A store that other processes share, in the place of a host and a disk tier of one's own.
+     * `bytes` of what this cache remembers to be there (at most entry_max states): the store has a
+     * budget of its own. Raw codec; no kv_mover. What others have stored is found by
+     * sc_cache_find. NULL, and bytes 0: none */
+    sc_tier_config remote;
+    const sc_remote *remote_calls;
 } sc_tiers_options;
 #define SC_TIERS_OPTIONS_INIT                                                                      \
     {sizeof(sc_tiers_options), {0, 0, 0, 0, 0, false, 0, 0, 0}, {0, 0, 0, 0, 0, false, 0, 0, 0},   \
-        NULL, 0, 1, 0, 0, false, 0, NULL}
+        NULL, 0, 1, 0, 0, false, 0, NULL, {0, 0, 0, 0, 0, false, 0, 0, 0}, NULL}
 
 /** Opens the tiers; a folder belongs to one at a time.
- * Errors: SC_ERR_INVALID (no tier, a bad codec or level, a disk without a folder),
+ * Errors: SC_ERR_INVALID (no tier, a bad codec or level, a disk without a folder, a remote tier
+ * without calls, with a codec, or beside another tier),
  * SC_ERR_NO_MEMORY, SC_ERR_BUSY (the folder is open), SC_ERR_LIMIT, SC_ERR_CORRUPT, SC_ERR_IO,
  * SC_ERR_UNSUPPORTED. */
 SC_TIERS_API sc_status sc_tiers_create(const sc_tiers_options *options, sc_tiers **tiers_out);

@@ -22,7 +22,12 @@
 
 struct sc_store_put;
 
-enum { SC_TIER_TABLE_TIERS = 4, SC_TIER_TABLE_HOST = 1, SC_TIER_TABLE_DISK = 2 };
+enum {
+    SC_TIER_TABLE_TIERS = 4,
+    SC_TIER_TABLE_HOST = 1,
+    SC_TIER_TABLE_DISK = 2,
+    SC_TIER_TABLE_REMOTE = 3
+};
 
 enum sc_tier_op {
     SC_TIER_STORE = 1,   /* slot and KV -> a tier */
@@ -96,6 +101,16 @@ struct sc_tier_loaded {
     uint64_t bytes;                   /* on disk */
 };
 
+/* A key of which a remote tier is asked. */
+struct sc_tier_find {
+    uint64_t adapter_id, adapter_generation;
+    const int32_t *tokens;
+    const sc_mark *marks;
+    uint32_t token_count, mark_count, len_max;
+    const struct sc_stretch *history;
+    uint32_t history_count;
+};
+
 struct sc_tier_bind {
     sc_pool *pool;
     const sc_kv_mover *mover; /* NULL: none */
@@ -122,6 +137,9 @@ struct sc_tier_table {
     sc_status (*load)(sc_tiers *tiers,
         sc_status (*fn)(void *ctx, const struct sc_tier_loaded *loaded), void *ctx,
         uint64_t *day_out, uint64_t *day_bytes_out);
+    /* Lengths of what a remote tier has; zeros where there is no such tier. Any thread; blocks. */
+    sc_status (*find)(sc_tiers *tiers, const struct sc_tier_find *finds, uint32_t count,
+        uint32_t *len_out);
 };
 
 /* What every sc_tiers begins with. `options` has its defaults filled in. */
