@@ -141,6 +141,7 @@
 #include "radix/radix.h"
 #include "snapshot/registry.h"
 #include "statecache/cache.h"
+#include "statecache/inspect.h"
 #include "statecache/kernels_replay.h"
 
 enum { SPACE_KEY_BYTES = 64 };
@@ -603,6 +604,8 @@ void sc_engine_record_commit(sc_cache *cache, sc_step step, const sc_result *res
     uint32_t count);
 void sc_engine_record_abort(sc_cache *cache, sc_step step, bool launched);
 void sc_engine_record_evict(sc_cache *cache, uint32_t pages, uint32_t slots, const sc_room *got);
+void sc_engine_record_evict_prefix(sc_cache *cache, const sc_key *prefix,
+    const sc_evicted *evicted);
 void sc_engine_record_trim(sc_cache *cache, uint64_t token_max);
 void sc_engine_record_apply(sc_cache *cache, const sc_done *done, uint32_t count,
     uint64_t now_ns);

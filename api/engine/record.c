@@ -508,6 +508,20 @@ void sc_engine_record_trim(sc_cache *cache, uint64_t token_max)
     send(cache);
 }
 
+void sc_engine_record_evict_prefix(sc_cache *cache, const sc_key *prefix,
+    const sc_evicted *evicted)
+{
+    if (!begin(cache, RECORD_EVICT_PREFIX)) return;
+    put(cache, prefix->ns.id);
+    put(cache, prefix->ns.generation);
+    put_array(cache, prefix->tokens, prefix->token_count, 1);
+    put_array(cache, prefix->marks, prefix->mark_count, sizeof(sc_mark) / sizeof(uint32_t));
+    put64(cache, evicted->states);
+    put64(cache, evicted->copies);
+    put64(cache, evicted->held);
+    send(cache);
+}
+
 uint64_t sc_engine_record_ids_hash(const int32_t *ids, uint32_t count)
 {
     uint64_t hash = count;

@@ -25,6 +25,7 @@
  * APPLY       now; tickets, statuses                        -
  * LEARN       now; items: namespace, length, tokens, marks, history -
  * TRIM        tokens at most                                -
+ * EVICT_PREFIX namespace, tokens, marks                     states, copies, held
  *
  * Only calls that changed something are written, and of a batch only what changed something: an
  * item that was refused without trace is left out of ACQUIRE, a row in PLAN is a lease of zeros. */
@@ -32,6 +33,7 @@
 #define SC_ENGINE_RECORD_H
 
 #include "cache_internal.h"
+#include "statecache/inspect.h"
 
 enum record_op {
     RECORD_OPTIONS = 1,
@@ -52,7 +54,8 @@ enum record_op {
     RECORD_UNDO,
     RECORD_APPLY,
     RECORD_TRIM,
-    RECORD_LEARN
+    RECORD_LEARN,
+    RECORD_EVICT_PREFIX
 };
 
 enum { RECORD_VERSION = 5, RECORD_OPTION_WORDS = 72, RECORD_PLAN_WORDS = 9 };

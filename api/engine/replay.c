@@ -443,6 +443,27 @@ static sc_status play_trim(struct sc_replay *replay)
     return went_well(replay, "sc_cache_trim", sc_cache_trim(replay->cache, token_max, NULL));
 }
 
+static sc_status play_evict_prefix(struct sc_replay *replay)
+{
+    sc_evicted evicted;
+    uint32_t id = get(replay);
+    sc_key key = {.ns = {id, get(replay)}};
+    key.tokens = get_array(replay, 1, &key.token_count);
+    key.marks = get_array(replay, sizeof(sc_mark) / sizeof(uint32_t), &key.mark_count);
+    uint64_t states = get64(replay), copies = get64(replay), held = get64(replay);
+    SC_TRY(whole(replay));
+    SC_TRY(went_well(replay, "sc_cache_evict_prefix",
+        sc_cache_evict_prefix(replay->cache, &key, &evicted)));
+    if (evicted.states != states) {
+        return differs(replay, "number of states evicted", 0, evicted.states, states);
+    }
+    if (evicted.copies != copies) {
+        return differs(replay, "number of copies evicted", 0, evicted.copies, copies);
+    }
+    return evicted.held == held ? SC_OK :
+        differs(replay, "number of what stays", 0, evicted.held, held);
+}
+
 static sc_status play_drain(struct sc_replay *replay)
 {
     int32_t *ids = NULL;
@@ -469,6 +490,7 @@ static sc_status play(struct sc_replay *replay)
         [RECORD_EVICT] = play_evict, [RECORD_DRAIN] = play_drain, [RECORD_LOSE] = play_lose,
         [RECORD_UNDO] = play_undo, [RECORD_APPLY] = play_apply,
         [RECORD_TRIM] = play_trim, [RECORD_LEARN] = play_learn,
+        [RECORD_EVICT_PREFIX] = play_evict_prefix,
     };
     uint32_t op = replay->words[1];
     bool known = op > 0 && op < sizeof plays / sizeof *plays && plays[op];

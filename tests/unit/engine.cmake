@@ -10,7 +10,8 @@ endforeach()
 # With tiers below.
 foreach(name test_engine_tiers test_engine_tiers_args test_engine_tiers_beside
         test_engine_tiers_figures test_engine_tiers_kept test_engine_tiers_random
-        test_engine_ring test_engine_events test_engine_remote)
+        test_engine_ring test_engine_events test_engine_remote
+        test_engine_inspect)
     sc_test(NAME ${name} LABELS unit LAYERS base kernels pool snapshot radix policy engine tier
         SOURCES ${name}.c)
 endforeach()

@@ -6,6 +6,7 @@
 
 #include "statecache/cache.h"
 #include "statecache/events.h"
+#include "statecache/inspect.h"
 #include "statecache/kernels.h"
 #include "statecache/kernels_choice.h"
 #include "statecache/kernels_draft.h"
