@@ -57,13 +57,16 @@ static bool tenant_had(const struct pass *p, const struct running *r, uint32_t l
     return false;
 }
 
-/* Counts hits of what only another tenant has computed. Beyond the common prompt there may be
- * none; what the library says about who saved the state has to agree. */
+/* Counts hits of what only another tenant has computed. Beyond the common prompt there may be none;
+ * what the library says about who saved the state has to agree. Texts of an earlier run, whose
+ * states lie on disk, are not known here: hits of those are not judged. */
 static void judge_tenant(struct pass *p, const struct running *r, const sc_lease_info *info,
     unsigned *flags)
 {
     const struct bench_request *request = request_of(p, r);
     if (request->tenant == 0 || info->resume_len == 0)
+        return;
+    if (info->resume_hints.class_id == 0 && p->earlier) /* nobody of this run saved it */
         return;
     bool beyond = info->resume_len > request->mark_at;
     bool saved_by_other = info->resume_hints.class_id != request->tenant;

@@ -90,6 +90,7 @@ struct pass {
     int32_t *parents;          /* [row_max][drafts] */
     uint32_t *points;          /* one for each row */
     sc_tiers *tiers;           /* NULL: none */
+    bool earlier;              /* they had states of an earlier run */
     sc_kv_mover mover;
     struct sc_prng sabotage;
     uint64_t sabotage_from;    /* admissions to let pass before */

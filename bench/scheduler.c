@@ -476,6 +476,9 @@ static void open_cache(struct pass *p)
     options.policy = p->o->policy;
     pass_tiers_open(p, &options);
     bench_must(sc_cache_create(&options, &p->cache), "sc_cache_create");
+    sc_cache_stats stats = {.struct_size = sizeof stats};
+    bench_must(sc_cache_stats_get(p->cache, &stats), "sc_cache_stats_get");
+    p->earlier = stats.tier_loaded > 0;
     bench_must(sc_namespace_open(p->cache, NULL, 0, 0, &p->ns), "sc_namespace_open");
     bench_must(sc_schema_grid(p->o->schema, p->o->page, &p->grid), "sc_schema_grid");
     page_ids_init(&p->ids, p->o->kv_pages);

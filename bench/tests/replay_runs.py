@@ -261,7 +261,7 @@ def rings_change_no_bit_of_what_their_history_says():
         assert 0 < result["check"]["worst_ring"] <= result["check"]["tolerance"], result["check"]
     with tempfile.TemporaryDirectory() as folder:  # states from below lie on flushed positions
         options = [*TIERED, "--disk", folder + "/tier", "--check", "12", "--preempt", "0.02",
-                   "--requests", "80"]
+                   "--requests", "80", "--tenants", "2"]
         assert_tiers(replay(*options, "--ring", "4"), "device", "host")
         again = replay(*options, "--ring", "4")
         assert_tiers(again, "device", "disk")
