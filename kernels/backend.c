@@ -99,6 +99,40 @@ sc_status sc_backend_stream_wait(sc_backend *backend, sc_stream *stream, struct 
     return backend->ops->stream_wait(backend, stream, event);
 }
 
+sc_status sc_backend_stream_join(sc_backend *backend, sc_stream *stream, sc_stream *behind)
+{
+    struct sc_event *event = NULL;
+    SC_REQUIRE(backend != NULL);
+    if (stream == behind) return SC_OK;
+    SC_TRY(sc_backend_event_create(backend, &event));
+    sc_status status = sc_backend_event_record(backend, event, behind);
+    if (status == SC_OK) status = sc_backend_stream_wait(backend, stream, event);
+    sc_backend_event_destroy(backend, event); /* who waits for it still does */
+    return status;
+}
+
+sc_status sc_backend_side_begin(sc_backend *backend, enum sc_side side, sc_stream *after,
+    sc_stream **stream_out)
+{
+    sc_stream *stream = NULL;
+    SC_REQUIRE(backend != NULL);
+    SC_REQUIRE(side == SC_SIDE_SAVES || side == SC_SIDE_DOWN || side == SC_SIDE_UP);
+    SC_REQUIRE(stream_out != NULL);
+    SC_TRY(backend->ops->side_stream(backend, side, after, &stream));
+    SC_TRY(sc_backend_stream_join(backend, stream, after));
+    *stream_out = stream;
+    return SC_OK;
+}
+
+sc_status sc_backend_side_join(sc_backend *backend, enum sc_side side, sc_stream *stream)
+{
+    sc_stream *behind = NULL;
+    SC_REQUIRE(backend != NULL);
+    SC_REQUIRE(side == SC_SIDE_SAVES || side == SC_SIDE_DOWN || side == SC_SIDE_UP);
+    SC_TRY(backend->ops->side_stream(backend, side, stream, &behind));
+    return sc_backend_stream_join(backend, stream, behind);
+}
+
 sc_status sc_backend_copy_async(sc_backend *backend, enum sc_copy_kind kind,
     const struct sc_backend_span *spans, uint32_t count, sc_stream *stream)
 {

@@ -95,6 +95,16 @@ static sc_status host_stream_wait(sc_backend *b, sc_stream *stream, struct sc_ev
     return SC_OK;
 }
 
+static sc_status host_side_stream(sc_backend *b, enum sc_side side, sc_stream *after,
+    sc_stream **stream_out)
+{
+    (void)b;
+    (void)side;
+    (void)after;
+    *stream_out = NULL;
+    return SC_OK;
+}
+
 static sc_status host_copy_rows(sc_backend *b, const struct sc_backend_rows *rows,
     sc_stream *stream)
 {
@@ -171,6 +181,7 @@ const struct sc_backend_ops sc_backend_host_ops = {
     .stream_destroy = host_stream_destroy,
     .stream_sync = host_stream_sync,
     .stream_wait = host_stream_wait,
+    .side_stream = host_side_stream,
     .copy = host_copy,
     .copy_rows = host_copy_rows,
     .fill = host_fill,

@@ -39,6 +39,8 @@ sc_status codec_raw_move(const sc_pool *pool, uint32_t slot, sc_devptr payload, 
     SC_TRY(sc_pool_info_get(pool, &info));
     SC_TRY(sc_pool_backend(pool, &backend));
     SC_TRY(mover_open(&mover, pool, backend, raw_kind(backend, encode), info.part_count, 0));
+    sc_status begun = mover_beside(&mover, encode ? SC_SIDE_DOWN : SC_SIDE_UP, NULL);
+    if (begun != SC_OK) return mover_close(&mover, begun);
     for (uint32_t i = 0; i < info.part_count; i++) {
         sc_layer_view view;
         sc_part part;

@@ -19,6 +19,10 @@
  * (4) only then bytes move: within one device as one table of parts and rows, one launch; else in
  *     as few backend calls as the span list allows, one for 65536 spans.
  *
+ * In which stream: the caller's, or beside it in one of the backend's own (kernels/backend.h). A
+ * copy that is waited for and crosses the bus takes a side, too: it begins behind what the default
+ * stream holds, and no kernel that comes later waits for it.
+ *
  * A device that fails in (4) leaves the destination slots of the call undefined; nothing else. */
 #include <string.h>
 
@@ -26,6 +30,8 @@
 #include "base/sc_assert.h"
 #include "state_mover.h"
 #include "statecache/snapshot.h"
+
+enum copy_way { WAIT, IN_STREAM, BESIDE };
 
 struct copy_job {
     const sc_pool *source;
@@ -37,6 +43,8 @@ struct copy_job {
     bool whole_slots;  /* page-major both, parts at equal offsets: the padding moves along */
     uint64_t slot_bytes;
     uint64_t span_max; /* of all rows together */
+    sc_stream *stream;
+    enum copy_way way;
 };
 
 static bool parts_agree(const sc_part *a, const sc_layer_view *a_view, const sc_part *b,
@@ -181,7 +189,17 @@ static sc_status move_on_device(const struct copy_job *job, struct mover *mover)
     return SC_OK;
 }
 
-static sc_status copy_states(struct copy_job *job, sc_stream *stream, bool no_wait)
+/* Where what moves is put. */
+static sc_status choose_stream(const struct copy_job *job, struct mover *mover)
+{
+    mover->no_wait = job->way != WAIT;
+    if (job->way == BESIDE) return mover_beside(mover, SC_SIDE_SAVES, job->stream);
+    mover->stream = job->stream;
+    if (job->way == IN_STREAM || mover->kind == SC_COPY_D2D) return SC_OK;
+    return mover_beside(mover, mover->kind == SC_COPY_D2H ? SC_SIDE_DOWN : SC_SIDE_UP, NULL);
+}
+
+static sc_status copy_states(struct copy_job *job)
 {
     struct mover mover;
     sc_backend *backend = NULL;
@@ -194,9 +212,8 @@ static sc_status copy_states(struct copy_job *job, sc_stream *stream, bool no_wa
     if (job->count == 0) return SC_OK;
     bool device = kind == SC_COPY_D2D && !backend->host_memory;
     SC_TRY(mover_open(&mover, job->dest, backend, kind, device ? 0 : job->span_max, job->count));
-    mover.stream = stream;
-    mover.no_wait = no_wait;
     sc_status status = check_rows(job, &mover);
+    if (status == SC_OK) status = choose_stream(job, &mover);
     if (status == SC_OK && device)
         status = move_on_device(job, &mover);
     else if (status == SC_OK)
@@ -208,14 +225,30 @@ sc_status sc_state_copy_async(const sc_pool *source, const int32_t *source_slots
     const int32_t *dest_slots, uint32_t count, sc_stream *stream)
 {
     struct copy_job job = {.source = source, .source_slots = source_slots, .dest = dest,
-        .dest_slots = dest_slots, .count = count};
-    return copy_states(&job, stream, true);
+        .dest_slots = dest_slots, .count = count, .stream = stream, .way = IN_STREAM};
+    return copy_states(&job);
+}
+
+sc_status sc_state_copy_beside(const sc_pool *source, const int32_t *source_slots, sc_pool *dest,
+    const int32_t *dest_slots, uint32_t count, sc_stream *stream)
+{
+    struct copy_job job = {.source = source, .source_slots = source_slots, .dest = dest,
+        .dest_slots = dest_slots, .count = count, .stream = stream, .way = BESIDE};
+    return copy_states(&job);
+}
+
+sc_status sc_state_copy_join(const sc_pool *pool, sc_stream *stream)
+{
+    sc_backend *backend = NULL;
+    SC_REQUIRE(pool != NULL);
+    SC_TRY(sc_pool_backend(pool, &backend));
+    return sc_backend_side_join(backend, SC_SIDE_SAVES, stream);
 }
 
 sc_status sc_state_copy(const sc_pool *source, const int32_t *source_slots, sc_pool *dest,
     const int32_t *dest_slots, uint32_t count)
 {
     struct copy_job job = {.source = source, .source_slots = source_slots, .dest = dest,
-        .dest_slots = dest_slots, .count = count};
-    return copy_states(&job, NULL, false);
+        .dest_slots = dest_slots, .count = count, .way = WAIT};
+    return copy_states(&job);
 }

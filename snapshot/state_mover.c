@@ -37,6 +37,7 @@ sc_status mover_open(struct mover *mover, const sc_pool *pool, sc_backend *backe
     mover->kind = kind;
     mover->stream = NULL;
     mover->no_wait = false;
+    mover->beside = false;
     mover->block = NULL;
     mover->block_bytes = 0;
     mover->parts = NULL;
@@ -135,6 +136,26 @@ bool mover_is_claimed(const struct mover *mover, int32_t id)
     return false;
 }
 
+sc_status mover_beside(struct mover *mover, enum sc_side side, sc_stream *after)
+{
+    SC_TRY(sc_backend_side_begin(mover->backend, side, after, &mover->stream));
+    mover->beside = mover->stream != after;
+    return SC_OK;
+}
+
+/* What the stream holds now; not what others put into a side stream meanwhile. */
+static sc_status wait_so_far(struct mover *mover)
+{
+    struct sc_event *event = NULL;
+    if (!mover->beside || sc_backend_event_create(mover->backend, &event) != SC_OK) {
+        return sc_backend_stream_sync(mover->backend, mover->stream);
+    }
+    sc_status status = sc_backend_event_record(mover->backend, event, mover->stream);
+    if (status == SC_OK) status = sc_backend_event_wait(mover->backend, event);
+    sc_backend_event_destroy(mover->backend, event);
+    return status;
+}
+
 static void flush(struct mover *mover)
 {
     if (mover->span_count > 0 && mover->status == SC_OK) {
@@ -181,7 +202,7 @@ sc_status mover_close(struct mover *mover, sc_status status)
         status = mover->status;
         /* Also after a batch that failed: those before it may still be under way. */
         if (status == SC_OK && mover->no_wait) goto out;
-        sc_status waited = sc_backend_stream_sync(mover->backend, mover->stream);
+        sc_status waited = wait_so_far(mover);
         if (status == SC_OK) status = waited;
     }
 out:

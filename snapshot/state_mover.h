@@ -28,6 +28,7 @@ struct mover {
     enum sc_copy_kind kind;
     sc_stream *stream; /* NULL unless set after mover_open */
     bool no_wait;      /* set after mover_open: mover_close leaves the work in the stream */
+    bool beside;       /* the stream is the backend's, for copies: mover_beside */
     struct sc_heap heap;
     void *block; /* NULL: few_ arrays */
     size_t block_bytes;
@@ -59,6 +60,10 @@ sc_status mover_check(const struct mover *mover, const sc_pool *pool, enum sc_po
 sc_status mover_claim(struct mover *mover);
 /* Binary search; only after mover_claim. */
 bool mover_is_claimed(const struct mover *mover, int32_t id);
+
+/* Before the first byte moves: what moves goes to the backend's side stream, behind what `after`
+ * holds now. SC_ERR_UNSUPPORTED (`after` is being captured), SC_ERR_NO_MEMORY. */
+sc_status mover_beside(struct mover *mover, enum sc_side side, sc_stream *after);
 
 /* Adds one copy, merging it with the one before if both ends continue it. */
 void mover_span(struct mover *mover, sc_devptr dst, sc_devptr src, uint64_t bytes);

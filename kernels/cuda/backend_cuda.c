@@ -5,6 +5,8 @@
  *   sc_stream *   is a cudaStream_t, so that a framework's streams can be passed as they are; NULL
  *                 is a stream of the backend's own. It is an ordinary blocking stream: it waits for
  *                 work in CUDA's legacy stream and the other way round, but can be captured.
+ *   sides         three streams of the backend's own, which wait for no other but by events: copies
+ *                 of states down and up, each on a copy engine, and saves.
  *   memory        cudaMalloc, cleared. Memory of a framework needs no call: an address is enough.
  *   host memory   pinned; copies from and to it run beside kernels.
  *
@@ -31,6 +33,7 @@ static char lost_reason[REASON_BYTES]; /* written by who wins lost_claim, before
 static atomic_int lost_claim, lost;    /* lost: release here, acquire in sc_cuda_enter */
 static int device, processors;         /* under open_once */
 static cudaStream_t default_stream;    /* under open_once */
+static cudaStream_t side_streams[3];   /* by enum sc_side; under open_once */
 
 /* Errors after which the context still works: calls that were refused, a capture that was broken,
  * and code that this driver cannot load. */
@@ -300,6 +303,20 @@ static sc_status cuda_stream_wait(sc_backend *b, sc_stream *stream, struct sc_ev
         "cudaStreamWaitEvent");
 }
 
+static sc_status cuda_side_stream(sc_backend *b, enum sc_side side, sc_stream *after,
+    sc_stream **stream_out)
+{
+    (void)b;
+    enum cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
+    SC_TRY(sc_cuda_enter());
+    SC_TRY(sc_cuda_check(cudaStreamIsCapturing(sc_cuda_stream(after), &capture),
+        "cudaStreamIsCapturing"));
+    if (capture != cudaStreamCaptureStatusNone) /* else the side would be captured for everybody */
+        return SC_FAIL(SC_ERR_UNSUPPORTED, "a copy beside a stream that is being captured");
+    *stream_out = (sc_stream *)(void *)side_streams[side];
+    return SC_OK;
+}
+
 const struct sc_backend_ops sc_backend_cuda_ops = {
     .alloc = cuda_alloc,
     .free = cuda_free,
@@ -309,6 +326,7 @@ const struct sc_backend_ops sc_backend_cuda_ops = {
     .stream_destroy = cuda_stream_destroy,
     .stream_sync = cuda_stream_sync,
     .stream_wait = cuda_stream_wait,
+    .side_stream = cuda_side_stream,
     .copy = cuda_copy,
     .copy_rows = cuda_copy_rows,
     .fill = cuda_fill,
@@ -349,6 +367,8 @@ static void open_device(void)
     }
     if (error == cudaSuccess) error = cudaSetDevice(device);
     if (error == cudaSuccess) error = cudaStreamCreate(&default_stream);
+    for (int i = 0; i < 3 && error == cudaSuccess; i++)
+        error = cudaStreamCreateWithFlags(&side_streams[i], cudaStreamNonBlocking);
     if (error != cudaSuccess) {
         no_device("the CUDA device cannot be used", error);
         return;

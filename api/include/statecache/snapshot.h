@@ -46,6 +46,20 @@ SC_API sc_status sc_state_copy(const sc_pool *source, const int32_t *source_slot
 SC_API sc_status sc_state_copy_async(const sc_pool *source, const int32_t *source_slots,
     sc_pool *dest, const int32_t *dest_slots, uint32_t count, sc_stream *stream);
 
+/** The same beside the caller's work, for saves: the copy runs in a stream of the library's own,
+ * behind what is in `stream` now, and `stream` does not wait for it. An event joins them at either
+ * end: this call, and sc_state_copy_join. Until a stream has passed that join, the sources must
+ * stay as they are and nobody reads the destinations. Between host pools the bytes have arrived.
+ * Errors: as sc_state_copy; SC_ERR_UNSUPPORTED also for a stream that is being captured in a graph.
+ * Cost:   as sc_state_copy. */
+SC_API sc_status sc_state_copy_beside(const sc_pool *source, const int32_t *source_slots,
+    sc_pool *dest, const int32_t *dest_slots, uint32_t count, sc_stream *stream);
+
+/** What is put in `stream` from now on begins behind all copies that sc_state_copy_beside has begun
+ * on the device of `pool`. The host does not wait. Threads: any.
+ * Errors: SC_ERR_INVALID (null), SC_ERR_UNSUPPORTED (as above), SC_ERR_NO_MEMORY. */
+SC_API sc_status sc_state_copy_join(const sc_pool *pool, sc_stream *stream);
+
 /** Names one part to gather or scatter: as in sc_pool_layer_view. */
 typedef struct sc_part_ref {
     uint32_t layer;

@@ -57,6 +57,10 @@ struct sc_backend_rows {
 
 enum sc_copy_kind { SC_COPY_D2D = 0, SC_COPY_H2D = 1, SC_COPY_D2H = 2 };
 
+/* Streams of a backend's own for copies that run beside the kernels of other streams: saves, and
+ * states on their way down to the host and up from it. Nobody waits in one for another. */
+enum sc_side { SC_SIDE_SAVES = 0, SC_SIDE_DOWN = 1, SC_SIDE_UP = 2 };
+
 struct sc_backend_ops {
     sc_status (*alloc)(sc_backend *b, uint64_t bytes, struct sc_backend_memory *memory_out);
     void (*free)(sc_backend *b, struct sc_backend_memory *memory);
@@ -67,6 +71,8 @@ struct sc_backend_ops {
     void (*stream_destroy)(sc_backend *b, sc_stream *stream);
     sc_status (*stream_sync)(sc_backend *b, sc_stream *stream);
     sc_status (*stream_wait)(sc_backend *b, sc_stream *stream, struct sc_event *event);
+    sc_status (*side_stream)(sc_backend *b, enum sc_side side, sc_stream *after,
+        sc_stream **stream_out);
     sc_status (*copy)(sc_backend *b, enum sc_copy_kind kind, const struct sc_backend_span *spans,
         uint32_t count, sc_stream *stream);
     sc_status (*copy_rows)(sc_backend *b, const struct sc_backend_rows *rows, sc_stream *stream);
@@ -108,6 +114,17 @@ sc_status sc_backend_stream_sync(sc_backend *backend, sc_stream *stream);
 
 /* What is put in `stream` from now on begins after the event's last record is complete. */
 sc_status sc_backend_stream_wait(sc_backend *backend, sc_stream *stream, struct sc_event *event);
+
+/* What is put in `stream` from now on begins behind what `behind` holds now: an event of the one
+ * that the other waits for. Nothing to do where both are one stream. */
+sc_status sc_backend_stream_join(sc_backend *backend, sc_stream *stream, sc_stream *behind);
+/* The backend's stream for copies of this side, which is the backend's to keep; what is put there
+ * from now on begins behind what `after` holds now. The default stream where there is no other.
+ * SC_ERR_UNSUPPORTED: `after` is being captured in a graph. */
+sc_status sc_backend_side_begin(sc_backend *backend, enum sc_side side, sc_stream *after,
+    sc_stream **stream_out);
+/* What is put in `stream` from now on begins behind what that side holds now. */
+sc_status sc_backend_side_join(sc_backend *backend, enum sc_side side, sc_stream *stream);
 
 /* Copies every span; returns once the work is in the stream. Spans of one call must not overlap.
  * H2D and D2H: the host end is an address that stays valid until the stream has passed the call. */
