@@ -150,13 +150,13 @@ decode_call part_of(const decode_call &all, uint32_t from, uint64_t elem)
 
 /* Heads of 128 whose vectors lie on their alignment, V a multiple of 64; everything else, and dense
  * beginnings, takes the general kernel. */
-sc_status launch(const sc_k_decode_params &p, bool settled, sc_stream *stream)
+sc_status launch(const sc_k_decode_params &p, sc_stream *stream)
 {
     const sc_k_delta_shape &s = p.shape;
     bool kda = s.kind == SC_K_KIND_KDA, wide = p.dtype == SC_DTYPE_F32;
     if (s.k_dim != K || s.v_dim % 64 != 0 || s.v_heads > 65535 || p.initial.base != 0)
         return sc_cuda_delta_walk_decode(&p, stream);
-    decode_call all = decode_call_of(p, settled);
+    decode_call all = decode_call_of(p, p.state_settled);
     if (!decode_call_aligned(all, kda, wide ? 4 : 2)) return sc_cuda_delta_walk_decode(&p, stream);
     sc_dtype state = p.state.dtype;
     for (uint32_t from = 0; from < all.rows; from += 65535) {
@@ -173,10 +173,10 @@ sc_status launch(const sc_k_decode_params &p, bool settled, sc_stream *stream)
 sc_status sc_k_decode_packed_sm90(const void *params, sc_stream *stream)
 {
     const sc_k_decode_packed_params *p = (const sc_k_decode_packed_params *)params;
-    return launch(delta_unpack(p), p->state_settled, stream);
+    return launch(delta_unpack(p), stream);
 }
 
 sc_status sc_k_decode_sm90(const void *params, sc_stream *stream)
 {
-    return launch(*(const sc_k_decode_params *)params, false, stream);
+    return launch(*(const sc_k_decode_params *)params, stream);
 }

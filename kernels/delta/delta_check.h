@@ -18,7 +18,8 @@ static inline sc_k_decode_params delta_unpack(const sc_k_decode_packed_params *p
         .v_stride = pitch, .o_stride = p->o_stride, .dtype = p->dtype, .g = p->g, .beta = p->beta,
         .a = p->a, .b = p->b, .a_stride = p->a_stride, .b_stride = p->b_stride,
         .weights = p->weights, .shape = *s, .row_count = p->row_count, .source = p->source,
-        .dest = p->dest, .save = p->save, .state = p->state, .initial = p->initial};
+        .dest = p->dest, .save = p->save, .state = p->state, .initial = p->initial,
+        .state_settled = p->state_settled};
 }
 
 /* Tensors and index arrays of a packed batch, dest not among them. `outputs`: with q and o. */
