@@ -7,6 +7,7 @@
  * than L2, so that each reads cold states; medians of 9 replays behind 0.2 s of them. A graph holds
  * CALLS calls where they are short beside its own start, which is no part of them. */
 #include "gpu_cases.cuh"
+#include "gpu_chunk.cuh"
 #include "gpu_layouts.cuh"
 
 #include <atomic>
@@ -41,16 +42,14 @@ void limits(bench &b)
     double read = graph_us(b.stream, 4, [&](uint32_t) {
         read_all<<<132 * 16, 512, 0, b.stream>>>((const uint4 *)from, bytes / 16, (uint32_t *)to);
     });
-    b.pinned_h2d = host_bytes / copy_us(b, to, host, host_bytes, cudaMemcpyHostToDevice);
-    b.pinned_d2h = host_bytes / copy_us(b, host, to, host_bytes, cudaMemcpyDeviceToHost);
+    double up = copy_us(b, to, host, host_bytes, cudaMemcpyHostToDevice);
+    double down = copy_us(b, host, to, host_bytes, cudaMemcpyDeviceToHost);
     heading(b, "limits");
     report(b, "device copy, 2 GiB, read + write (the limit)", 2.0 * bytes / b.limit,
         b.limit / 1e3, "GB/s", 0.0, false);
     report(b, "read only, 2 GiB", read, bytes / read / 1e3, "GB/s", 0.0, false);
-    report(b, "pinned host to device, 256 MB", host_bytes / b.pinned_h2d, b.pinned_h2d / 1e3,
-        "GB/s", 0.0, false);
-    report(b, "device to pinned host, 256 MB", host_bytes / b.pinned_d2h, b.pinned_d2h / 1e3,
-        "GB/s", 0.0, false);
+    report(b, "pinned host to device, 256 MB", up, host_bytes / up / 1e3, "GB/s", 0.0, false);
+    report(b, "device to pinned host, 256 MB", down, host_bytes / down / 1e3, "GB/s", 0.0, false);
     CUDA_MUST(cudaFreeHost(host));
     CUDA_MUST(cudaFree(from));
     CUDA_MUST(cudaFree(to));
@@ -93,6 +92,11 @@ void decode_one(bench &b, sc_k_kind kind, sc_dtype state, uint32_t batch, void *
         p.source = p.dest = dev(slots + (uint64_t)(i % (pool_slots / batch)) * batch);
         SC_MUST(sc_k_decode_packed(b.backend, &p, as_stream(b.stream)));
     });
+    double apart_us = graph_us(b.stream, CALLS, [&](uint32_t i) {
+        sc_k_decode_params p = apart_of(in.p);
+        p.source = p.dest = dev(slots + (uint64_t)(i % (pool_slots / batch)) * batch);
+        SC_MUST(sc_k_decode(b.backend, &p, as_stream(b.stream)));
+    });
     double plain = rewrite_us(b, pool, slot_bytes, slots, pool_slots, batch);
     double bytes = batch * (2.0 * slot_bytes + in.bytes);
     char name[64];
@@ -102,6 +106,12 @@ void decode_one(bench &b, sc_k_kind kind, sc_dtype state, uint32_t batch, void *
     snprintf(name, sizeof name, "%s %s B=%u to a plain rewrite",
         kind == SC_K_KIND_GDN ? "GDN" : "KDA", state == SC_DTYPE_F32 ? "fp32" : "bf16", batch);
     report(b, name, plain, us / plain, "x plain", batch < 64 ? 1.08 : 0.0, true);
+    snprintf(name, sizeof name, "%s %s B=%u, q, k and v apart",
+        kind == SC_K_KIND_GDN ? "GDN" : "KDA", state == SC_DTYPE_F32 ? "fp32" : "bf16", batch);
+    if (batch >= 64)
+        line(b, name, apart_us, bytes, bar);
+    else
+        report(b, name, apart_us, apart_us / plain, "x plain", 1.08, true);
     decode_free(in);
     CUDA_MUST(cudaFree(slots));
 }
@@ -263,19 +273,26 @@ void envelopes_close(envelopes &e)
     CUDA_MUST(cudaFreeHost(e.memory));
 }
 
+/* Beside one plain copy of as many bytes between the same pinned memory and the device, with which
+ * they take turns: links differ from machine to machine, and some waver. */
 void envelope_case(bench &b, sc_dtype state, sc_layout layout)
 {
     envelopes e = envelopes_open(b, state, layout);
+    const uint64_t bytes = envelopes::COUNT * e.info.state_bytes;
+    uint8_t *plain = buffer<uint8_t>(bytes);
     for (bool back : {false, true}) {
-        double us = eager_us(b.stream, 1, [&](uint32_t) { envelopes_copy(e, back, b.stream); });
-        double rate = (double)envelopes::COUNT * e.info.state_bytes / us;
-        double percent = 100.0 * rate / (back ? b.pinned_h2d : b.pinned_d2h);
+        double us = 0.0;
+        double percent = paired_percent(b.stream, [&] {
+            CUDA_MUST(cudaMemcpyAsync(back ? plain : e.memory, back ? e.memory : plain, bytes,
+                back ? cudaMemcpyHostToDevice : cudaMemcpyDeviceToHost, b.stream));
+        }, [&] { envelopes_copy(e, back, b.stream); }, &us);
         char name[64];
         snprintf(name, sizeof name, "%s %s, %u envelopes %s",
             state == SC_DTYPE_F32 ? "fp32" : "bf16", layout_name(layout), envelopes::COUNT,
             back ? "from host" : "to host");
         report(b, name, us, percent, "% of pinned", 98.0, false);
     }
+    CUDA_MUST(cudaFree(plain));
     envelopes_close(e);
 }
 
@@ -334,6 +351,7 @@ void step(bench &b)
     heading(b, "decode step, conv + decode of 36 layers, one graph (GDN)");
     const uint32_t batches[] = {256, 64, 16, 1}, slots = 512;
     const double bars[2][4] = {{1.08, 1.12, 1.28, 2.7}, {1.15, 1.24, 1.4, 4.2}};
+    double contiguous[2][4];
     for (sc_layout layout : {SC_LAYOUT_CONTIGUOUS, SC_LAYOUT_PAGE_MAJOR})
         for (sc_dtype state : {SC_DTYPE_F32, SC_DTYPE_BF16}) {
             sc_pool *pool = state_pool(b, state, layout, slots);
@@ -344,6 +362,14 @@ void step(bench &b)
                 snprintf(name, sizeof name, "%s %s B=%u", state == SC_DTYPE_F32 ? "fp32" : "bf16",
                     layout_name(layout), batches[i]);
                 line_ratio(b, name, us, bytes, bars[state != SC_DTYPE_F32][i]);
+                double &one = contiguous[state != SC_DTYPE_F32][i];
+                if (layout == SC_LAYOUT_CONTIGUOUS) {
+                    one = us;
+                    continue;
+                }
+                snprintf(name, sizeof name, "%s B=%u, page-major to contiguous",
+                    state == SC_DTYPE_F32 ? "fp32" : "bf16", batches[i]);
+                report(b, name, us, us / one, "x contiguous", 1.03, true);
             }
             SC_MUST(sc_pool_destroy(pool));
         }
@@ -441,18 +467,22 @@ void prefill(bench &b)
 }
 
 const char *const help =
-    "usage: statecache-bench gpu [--bars] [--json] [--only NAMES]\n\n"
+    "usage: statecache-bench gpu [--bars] [--json] [--only NAMES]\n"
+    "       statecache-bench gpu --chunk FOLDER\n\n"
     "Measures the CUDA kernels on the current device beside its limits, as one table.\n\n"
     "  --bars         " BENCH_BARS_HELP "\n"
     "  --json         objects, a line each, instead of text\n"
     "  --only NAMES   of decode, conv, snapshots, step, layouts, beside, prefill: those that\n"
-    "                 NAMES mentions\n";
+    "                 NAMES mentions\n"
+    "  --chunk FOLDER the chunk form on the tensors in FOLDER (gpu_chunk.cuh says which), no "
+    "table\n";
 
 } // namespace
 
 extern "C" int gpu_main(int argc, char **argv)
 {
     bench b = {};
+    const char *chunk = nullptr;
     for (int i = 1; i < argc; i++) {
         if (!strcmp(argv[i], "--bars")) {
             b.bars = true;
@@ -460,6 +490,8 @@ extern "C" int gpu_main(int argc, char **argv)
             b.json = true;
         } else if (!strcmp(argv[i], "--only") && i + 1 < argc) {
             b.only = argv[++i];
+        } else if (!strcmp(argv[i], "--chunk") && i + 1 < argc) {
+            chunk = argv[++i];
         } else if (!strcmp(argv[i], "--help")) {
             fputs(help, stdout);
             return 0;
@@ -477,6 +509,7 @@ extern "C" int gpu_main(int argc, char **argv)
     CUDA_MUST(cudaGetDeviceProperties(&prop, 0));
     b.device = prop.name;
     CUDA_MUST(cudaStreamCreateWithFlags(&b.stream, cudaStreamNonBlocking));
+    if (chunk != nullptr) return chunk_files(b, chunk);
     if (!b.json)
         printf("%s, %d multiprocessors, L2 %d MB\n", prop.name, prop.multiProcessorCount,
             prop.l2CacheSize >> 20);

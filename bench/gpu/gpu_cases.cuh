@@ -55,6 +55,17 @@ decode_inputs decode_setup(sc_k_kind kind, sc_dtype state, uint32_t batch)
     return in;
 }
 
+/* The same rows with q, k and v apart, each dense. */
+sc_k_decode_params apart_of(const sc_k_decode_packed_params &p)
+{
+    sc_k_decode_params a = {};
+    const uint64_t qk = 2ull * p.shape.heads * D * p.row_count; /* bytes */
+    a.q = p.qkv, a.k = p.qkv + qk, a.v = p.qkv + 2 * qk, a.o = p.o, a.dtype = p.dtype;
+    a.a = p.a, a.b = p.b, a.weights = p.weights, a.shape = p.shape, a.row_count = p.row_count;
+    a.source = p.source, a.dest = p.dest, a.state = p.state, a.state_settled = p.state_settled;
+    return a;
+}
+
 void decode_free(const decode_inputs &in)
 {
     const sc_devptr all[] = {in.p.qkv, in.p.o, in.p.a, in.p.b, in.p.weights.a_log,

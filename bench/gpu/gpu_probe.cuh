@@ -172,6 +172,39 @@ template <typename F> double graph_us(cudaStream_t stream, uint32_t calls, F cal
     return us;
 }
 
+/* How much faster `other` is than `once`, in per cent of its time (100: as fast), and the time of
+ * `once` in us. They take turns, and each pair gives a ratio, of which this is the median: a link
+ * or a clock that changes changes both. */
+template <typename F, typename G>
+double paired_percent(cudaStream_t stream, G other, F once, double *us_out, int pairs = 15)
+{
+    cudaEvent_t at[3];
+    std::vector<double> percent, us;
+    for (cudaEvent_t &event : at) CUDA_MUST(cudaEventCreate(&event));
+    auto begin = std::chrono::steady_clock::now();
+    while ((int)us.size() < pairs) {
+        float plain = 0.0f, ours = 0.0f;
+        bool warm = std::chrono::steady_clock::now() - begin > std::chrono::milliseconds(200);
+        CUDA_MUST(cudaEventRecord(at[0], stream));
+        other();
+        CUDA_MUST(cudaEventRecord(at[1], stream));
+        CUDA_MUST(cudaStreamSynchronize(stream));
+        CUDA_MUST(cudaEventElapsedTime(&plain, at[0], at[1]));
+        CUDA_MUST(cudaEventRecord(at[1], stream));
+        once();
+        CUDA_MUST(cudaEventRecord(at[2], stream));
+        CUDA_MUST(cudaStreamSynchronize(stream));
+        CUDA_MUST(cudaEventElapsedTime(&ours, at[1], at[2]));
+        if (!warm) continue;
+        percent.push_back(100.0 * plain / ours), us.push_back(ours * 1e3);
+    }
+    for (cudaEvent_t event : at) CUDA_MUST(cudaEventDestroy(event));
+    std::sort(percent.begin(), percent.end());
+    std::sort(us.begin(), us.end());
+    *us_out = us[us.size() / 2];
+    return percent[percent.size() / 2];
+}
+
 /* The same for calls made one after the other. */
 template <typename F> double eager_us(cudaStream_t stream, uint32_t calls, F call, int repeats = 9)
 {

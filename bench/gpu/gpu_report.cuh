@@ -26,7 +26,6 @@ struct bench {
     sc_backend *backend;
     cudaStream_t stream;
     double limit; /* bytes a us */
-    double pinned_h2d, pinned_d2h;
     const char *only, *device;
     bool bars, json;
     std::string section;
