@@ -12,7 +12,8 @@
  *
  * Copies between device and pinned memory go out in batches where the runtime allows that; to
  * pageable memory, and inside a capture, one by one. A batch is prepared before its first byte
- * moves, so the first ones are small: the next is prepared while they run. */
+ * moves, so the first ones are small: the next is prepared while they run. Not smaller than eight:
+ * four windows of a contiguous pool are across before the next batch is ready. */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -21,7 +22,7 @@
 #include "base/error.h"
 #include "cuda_backend.h"
 
-enum { REASON_BYTES = 160, BATCH_MIN = 4, BATCH_MAX = 128, CC_MIN = 90 };
+enum { REASON_BYTES = 160, BATCH_MIN = 8, BATCH_MAX = 128, CC_MIN = 90 };
 
 struct sc_event {
     char unused; /* never made: a struct sc_event * is a cudaEvent_t */
