@@ -26,8 +26,8 @@ cat >"$out/run.sh" <<'RUN'
 # the rivals beside it where python3 has torch, triton and their packages (rivals.py).
 # run.sh test, run.sh replay, run.sh tier, run.sh table [OPTION...]: only these.
 # run.sh ptx: the tests from the PTX of compute_90, compiled by the driver.
-# run.sh sanitize: every kernel once under compute-sanitizer's four tools; minutes, most of them
-# racecheck's.
+# run.sh sanitize [TOOL...]: every kernel once under compute-sanitizer's four tools, or those named;
+# the parts of test_gpu_once side by side, a process each.
 # Exit status: 0 all well, 77 no device, else something failed.
 cd "$(dirname "$0")" || exit 1
 paths=${LD_LIBRARY_PATH:-} # Python has libraries of its own
@@ -80,22 +80,56 @@ tiers() {
         done
     done
 }
-# Rivals that cannot run say why; the status is ours alone.
+# Ours and the rivals in one table. Those that cannot run say why; the status is ours alone. What
+# rivals compile is compiled first: nothing runs beside what is measured.
 table() {
-    bin/statecache-bench gpu --bars "$@" || failed=1
-    LD_LIBRARY_PATH=$paths python3 rivals.py || echo "not all rivals ran"
+    if ! command -v python3 >/dev/null; then
+        bin/statecache-bench gpu --bars "$@" || failed=1
+        return
+    fi
+    bin/statecache-bench gpu --only none >/dev/null || exit $?
+    ours=$(mktemp)
+    LD_LIBRARY_PATH=$paths python3 rivals.py --warm 2>/dev/null
+    bin/statecache-bench gpu --bars --json "$@" 2>&1 >"$ours" | tee "$ours.bars" >&2
+    grep -q '^missed: ' "$ours.bars" && failed=1
+    grep -q ' bars met$' "$ours.bars" || failed=1
+    LD_LIBRARY_PATH=$paths python3 rivals.py --ours "$ours" \
+        --bench "env LD_LIBRARY_PATH=$LD_LIBRARY_PATH bin/statecache-bench"
+    [ $? = 2 ] && failed=1
+    cat "$ours.bars"
+    rm "$ours" "$ours.bars"
+}
+# One part under one tool: what it says, and its exit status behind it.
+sanitize_part() {
+    CK_RUN_CASE=$2 compute-sanitizer --tool "$1" --error-exitcode 9 --print-limit 5 \
+        bin/test_gpu_once >"$logs/$2" 2>&1
+    echo $? >"$logs/$2.status"
+}
+sanitize() {
+    logs=$(mktemp -d)
+    parts="copies move small conv step decode apart delta_walk delta_mma delta_scan delta_wide"
+    CK_RUN_CASE=copies bin/test_gpu_once >/dev/null
+    [ $? = 77 ] && exit 77
+    for tool in ${*:-memcheck initcheck synccheck racecheck}; do
+        began=$(date +%s)
+        for part in $parts; do
+            sanitize_part "$tool" "$part" &
+        done
+        wait
+        for part in $parts; do
+            echo "$tool, $part: $(tail -n 1 "$logs/$part")"
+            [ "$(cat "$logs/$part.status")" = 0 ] && continue
+            cat "$logs/$part"
+            failed=1
+        done
+        echo "$tool: $(($(date +%s) - began)) s"
+    done
+    rm -r "$logs"
 }
 case $1 in
 sanitize)
-    bin/test_gpu_once >/dev/null
-    [ $? = 77 ] && exit 77
-    for tool in memcheck initcheck synccheck racecheck; do
-        for part in copies move small conv step decode apart delta; do
-            echo "$tool: $part"
-            CK_RUN_CASE=$part compute-sanitizer --tool $tool --error-exitcode 9 --print-limit 5 \
-                bin/test_gpu_once || failed=1
-        done
-    done
+    shift
+    sanitize "$@"
     ;;
 test) tests ;;
 ptx)

@@ -117,6 +117,16 @@ static void twice(sc_status (*call)(const void *params), const void *params, uin
     ck_assert_msg(memcmp(first, start, bytes) != 0, "nothing was written");
 }
 
+/* Only called, for racecheck, to which each launch costs seconds. */
+static void once(sc_status (*call)(const void *params), const void *params, uint64_t bytes)
+{
+    ck_assert_uint_le(bytes, out.bytes);
+    OK(sc_backend_copy(gpu, SC_COPY_H2D, out.base, sc_host_devptr(start), bytes));
+    OK(call(params));
+    read_out(first, bytes);
+    ck_assert_msg(memcmp(first, start, bytes) != 0, "nothing was written");
+}
+
 #define CALL(name)                                                                                 \
     static sc_status name(const void *params)                                                      \
     {                                                                                              \
@@ -248,6 +258,63 @@ START_TEST(delta__once)
 }
 END_TEST
 
+/* The least that reaches every line of a kernel of the delta rule: rows of 70, 0 and 60 tokens, one
+ * of which begins inside a chunk, saves, two blocks of columns, one of them not full, and a dense
+ * beginning in one of two. `i`: kind, dtype of the states, then of the tensors. */
+static void delta_small(int i, uint32_t k_dim, sc_dtype dtype, uint32_t chunk)
+{
+    enum { V_HEADS = 2, V_DIM = 40, HERE = 130 };
+    static const int32_t small[] = {0, 70, 70, HERE, /* row_start */
+        0, 64, 9, 1, 2, 3, 5, 6, 7,                  /* position, source, dest */
+        0, 2, 64, 64, 10, 11};                       /* saves: rows, positions, slots */
+    sc_dtype state = dtypes[i / 2 % 2];
+    sc_k_delta_params p = {.q = noise(0), .k = noise(1 << 17), .v = noise(3 << 16), .o = out.base,
+        .dtype = dtype, .shape = shape(i % 2 ? SC_K_KIND_KDA : SC_K_KIND_GDN, V_HEADS),
+        .token_count = HERE, .row_count = 3, .row_start = ints.base, .position = ints.base + 16,
+        .source = ints.base + 28, .dest = ints.base + 40, .chunk = chunk};
+    p.saves = (sc_k_saves){ints.base + 52, ints.base + 60, ints.base + 68, 2};
+    p.shape.k_dim = k_dim, p.shape.v_dim = V_DIM;
+    uint64_t part = (uint64_t)V_HEADS * V_DIM * k_dim;
+    uint64_t o = (uint64_t)HERE * V_HEADS * V_DIM * elem(dtype);
+    p.state = slots(state, part, (o + 255) / 256 * 256);
+    OK(sc_backend_copy(gpu, SC_COPY_H2D, ints.base, sc_host_devptr(small), sizeof small));
+    decays(&p);
+    if (i % 2 == i / 2 % 2)
+        p.initial = (sc_k_slots){noise(1 << 20), 4ll * (int64_t)part, SC_DTYPE_F32, 3};
+    if (chunk) OK(sc_k_delta_chunk_scratch(gpu, &p, &p.scratch_bytes));
+    ck_assert_uint_le(p.scratch_bytes, scratch.bytes / 2);
+    p.scratch = scratch.base;
+    once(chunk ? delta_chunk : delta_recurrent, &p,
+        (o + 255) / 256 * 256 + SLOTS * part * elem(state));
+    OK(sc_backend_copy(gpu, SC_COPY_H2D, ints.base, sc_host_devptr(indices), sizeof indices));
+}
+
+START_TEST(delta_walk__once)
+{
+    delta_small(_i, _i / 8 ? 160 : DIM, dtypes[_i / 4 % 2], 0);
+}
+END_TEST
+
+/* On the tensor cores. */
+START_TEST(delta_mma__once)
+{
+    delta_small(_i, DIM, SC_DTYPE_BF16, 64);
+}
+END_TEST
+
+START_TEST(delta_scan__once)
+{
+    sc_dtype dtype = dtypes[_i / 4];
+    delta_small(_i, DIM, dtype, dtype == SC_DTYPE_F32 && _i % 4 == 3 ? 64 : 16u << _i % 2);
+}
+END_TEST
+
+START_TEST(delta_wide__once)
+{
+    delta_small(_i, 160, dtypes[_i / 4], 32);
+}
+END_TEST
+
 /* Heads by which the launcher tells small batches from large ones; 64 is not its width of heads. */
 static const struct { uint32_t v_heads, dim; } decodes[] = {{4, 128}, {16, 128}, {32, 128},
     {64, 128}, {256, 128}, {2, 64}};
@@ -293,6 +360,8 @@ START_TEST(apart__once)
         .v = d.qkv + 2 * ROWS * qk * elem(d.dtype), .o = d.o, .dtype = d.dtype, .a = d.a, .b = d.b,
         .weights = d.weights, .shape = d.shape, .row_count = d.row_count, .source = d.source,
         .dest = d.dest, .save = d.save, .state = d.state};
+    twice(decode, &p, bytes);
+    p.state_settled = true;
     twice(decode, &p, bytes);
     sc_k_qkv_split_params split = {.qkv = d.qkv, .q = out.base,
         .k = out.base + ROWS * qk * elem(d.dtype), .v = out.base + 2 * ROWS * qk * elem(d.dtype),
@@ -438,6 +507,8 @@ int main(void)
     Suite *suite = suite_create("gpu_once");
     const struct { const char *name; const TTest *test; int count; } cases[] = {
         {"conv", conv__once, 4}, {"small", gates_and_norms__once, 2}, {"delta", delta__once, 8},
+        {"delta_walk", delta_walk__once, 16}, {"delta_mma", delta_mma__once, 4},
+        {"delta_scan", delta_scan__once, 8}, {"delta_wide", delta_wide__once, 8},
         {"decode", decode__once, 8 * DECODES}, {"apart", apart__once, 8 * DECODES},
         {"step", step__once, 8 * 4},
         {"move", move__once, 9}, {"copies", copies__once, 2}};
