@@ -3,7 +3,6 @@
 #include "events_replay.h"
 
 #include <errno.h>
-#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <zmq.h>
@@ -17,33 +16,15 @@ enum { STALL_MS = 5000, NUMBER_BYTES = 8, FRAMES_MAX = 16 };
 struct sd_kept *sd_kept_make(uint64_t number, char *bytes, size_t count)
 {
     struct sd_kept *kept = malloc(sizeof *kept);
-    if (!kept) return NULL;
-    atomic_init(&kept->users, 1);
-    kept->number = number;
-    kept->bytes = bytes;
-    kept->count = count;
+    if (kept) *kept = (struct sd_kept){1, number, bytes, count};
     return kept;
-}
-
-static void retain(struct sd_kept *kept)
-{
-    /* relaxed: the caller is a user, so it stays */
-    (void)atomic_fetch_add_explicit(&kept->users, 1, memory_order_relaxed);
 }
 
 void sd_kept_release(struct sd_kept *kept)
 {
-    /* release: what others read of it comes before; acquire: the last one frees after all that */
-    if (!kept) return;
-    if (atomic_fetch_sub_explicit(&kept->users, 1, memory_order_acq_rel) > 1) return;
+    if (!kept || --kept->users > 0) return;
     free(kept->bytes);
     free(kept);
-}
-
-static void sent(void *bytes, void *kept)
-{
-    (void)bytes;
-    sd_kept_release(kept);
 }
 
 static bool send_number(void *socket, uint64_t number, int flags)
@@ -53,20 +34,11 @@ static bool send_number(void *socket, uint64_t number, int flags)
     return zmq_send(socket, bytes, sizeof bytes, flags) >= 0;
 }
 
-bool sd_kept_send(void *socket, const char *topic, struct sd_kept *kept, int flags)
+bool sd_kept_send(void *socket, const char *topic, const struct sd_kept *kept, int flags)
 {
-    zmq_msg_t message;
     if (topic && zmq_send(socket, topic, strlen(topic), flags | ZMQ_SNDMORE) < 0) return false;
-    if (!send_number(socket, kept->number, flags | ZMQ_SNDMORE)) return false;
-    retain(kept);
-    if (zmq_msg_init_data(&message, kept->bytes, kept->count, sent, kept) != 0) {
-        sd_kept_release(kept);
-        (void)zmq_send(socket, "", 0, flags); /* ends what has begun: a batch of no bytes */
-        return false;
-    }
-    if (zmq_msg_send(&message, socket, flags) >= 0) return true;
-    (void)zmq_msg_close(&message);
-    return false;
+    return send_number(socket, kept->number, flags | ZMQ_SNDMORE) &&
+        zmq_send(socket, kept->bytes, kept->count, flags) >= 0;
 }
 
 void sd_kept_list_free(struct sd_kept_list *list)
@@ -114,7 +86,7 @@ void sd_replays_keep(struct sd_replays *replays, struct sd_kept *kept)
         replays->bytes + kept->count > replays->bytes_max)) {
         drop_oldest(replays);
     }
-    retain(kept);
+    kept->users++;
     replays->ring[(replays->first + replays->count++) % replays->step_max] = kept;
     replays->bytes += kept->count;
     sd_kept_list_free(&replays->picture);
@@ -135,7 +107,7 @@ static sc_status list_copy(const struct sd_kept_list *from, struct sd_kept_list 
     *list_out = (struct sd_kept_list){calloc(from->count + 1, sizeof(struct sd_kept *)), 0};
     if (!list_out->items) return SC_FAULT(SC_ERR_NO_MEMORY, "no memory for a replay");
     for (uint32_t i = 0; i < from->count; i++) {
-        retain(from->items[i]);
+        from->items[i]->users++;
         list_out->items[list_out->count++] = from->items[i];
     }
     return SC_OK;
@@ -156,7 +128,7 @@ static sc_status list_make(struct sd_replays *replays, uint64_t number, sd_draw_
     list_out->items = calloc(replays->count - skip, sizeof(struct sd_kept *));
     if (!list_out->items) return SC_FAULT(SC_ERR_NO_MEMORY, "no memory for a replay");
     for (uint32_t i = skip; i < replays->count; i++) {
-        retain(kept_at(replays, i));
+        kept_at(replays, i)->users++;
         list_out->items[list_out->count++] = kept_at(replays, i);
     }
     return SC_OK;

@@ -5,13 +5,13 @@
  *   request   [id][empty][18]   -->   18, 19, 20, end
  *   request   [id][empty][3]    -->   the picture, numbered as the last batches, end
  *
- * A batch is one block of memory, shared by the ring, the replays that have it on their list and
- * what libzmq still has to send.
+ * A batch is one block of memory, shared by the ring and the replays that have it on their list.
+ * What libzmq has still to send is a copy of its own, which its subscribers share.
  *
  * An answer goes out as the peer takes it: never more than its queue has room for, and none for
  * who takes nothing for a while.
  *
- * Threads: the events' own; only the count of a batch's users is touched by libzmq's. */
+ * Threads: the events' own. */
 #ifndef SC_DAEMON_EVENTS_REPLAY_H
 #define SC_DAEMON_EVENTS_REPLAY_H
 
@@ -22,7 +22,7 @@
 #include "statecache/status.h"
 
 struct sd_kept {
-    _Atomic uint32_t users;
+    uint32_t users;
     uint64_t number;
     char *bytes;
     size_t count;
@@ -32,7 +32,7 @@ struct sd_kept {
 struct sd_kept *sd_kept_make(uint64_t number, char *bytes, size_t count);
 void sd_kept_release(struct sd_kept *kept);
 /* topic, number, payload; with `flags` of zmq_send for each. False: errno says why. */
-bool sd_kept_send(void *socket, const char *topic, struct sd_kept *kept, int flags);
+bool sd_kept_send(void *socket, const char *topic, const struct sd_kept *kept, int flags);
 
 struct sd_kept_list {
     struct sd_kept **items;
