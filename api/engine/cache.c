@@ -328,8 +328,10 @@ static void tier_stats(const sc_cache *cache, sc_cache_stats *stats)
         below += stats->resumed_by_tier[t];
         tokens_below += stats->tokens_hit_by_tier[t];
     }
-    stats->resumed_by_tier[SC_TIER_DEVICE] = stats->resumed - below;
-    stats->tokens_hit_by_tier[SC_TIER_DEVICE] = stats->tokens_hit - tokens_below;
+    /* A lease that was taken back (sc_engine_lease_undo) may have been extended meanwhile. */
+    stats->resumed_by_tier[SC_TIER_DEVICE] = stats->resumed > below ? stats->resumed - below : 0;
+    stats->tokens_hit_by_tier[SC_TIER_DEVICE] =
+        stats->tokens_hit > tokens_below ? stats->tokens_hit - tokens_below : 0;
     if (!tier) return;
     stats->tier_records = tier->record_count;
     stats->transfers_alive = tier->transfer_count;

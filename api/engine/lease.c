@@ -293,7 +293,7 @@ static sc_status check_hints(const sc_hints *hints, uint32_t token_count)
 static sc_status check_request(const sc_cache *cache, const sc_request *request,
     uint32_t *len_max_out)
 {
-    const uint32_t flags = SC_REQUEST_EXTERNAL | SC_REQUEST_COPY;
+    const uint32_t flags = SC_REQUEST_EXTERNAL | SC_REQUEST_COPY | SC_REQUEST_AGAIN;
     SC_TRY(sc_engine_key_check(cache, &request->key, len_max_out));
     SC_TRY(check_hints(request->hints, request->key.token_count));
     SC_REQUIRE((request->flags & ~flags) == 0);
@@ -419,8 +419,14 @@ static void lease_start(sc_cache *cache, struct lease *lease, const sc_request *
     sc_cache_stats *stats = &cache->stats;
     sc_engine_lease_enter(cache, lease, sc_engine_space(cache, request->key.ns));
     sc_radix_touch(cache->radix, match);
-    stats->tokens_asked += lease->prompt_len;
-    stats->tokens_hit += lease->len;
+    if (lease->flags & SC_REQUEST_AGAIN) {
+        stats->again++;
+        stats->tokens_again += lease->prompt_len;
+        stats->tokens_again_hit += lease->len;
+    } else {
+        stats->tokens_asked += lease->prompt_len;
+        stats->tokens_hit += lease->len;
+    }
     if (!lease->pinned) return;
     sc_registry_count_hit(cache->registry, match->snapshot);
     sc_engine_tier_used(cache, match->snapshot);
@@ -512,8 +518,14 @@ static void uncount(sc_cache *cache, const struct lease *lease, bool forked)
     stats->reason_count[lease->reason]--;
     stats->forked -= forked;
     if (forked) return;
-    stats->tokens_asked -= lease->prompt_len;
-    stats->tokens_hit -= lease->len;
+    if (lease->flags & SC_REQUEST_AGAIN) {
+        stats->again--;
+        stats->tokens_again -= lease->prompt_len;
+        stats->tokens_again_hit -= lease->len;
+    } else {
+        stats->tokens_asked -= lease->prompt_len;
+        stats->tokens_hit -= lease->len;
+    }
     stats->resumed -= lease->pinned;
     stats->resumed_by_kind[lease->resume_kind] -= lease->pinned;
 }

@@ -123,8 +123,12 @@ static void count_hit(sc_cache *cache, struct lease *lease, uint32_t before,
     sc_save_kind kind_before, uint32_t tier)
 {
     sc_cache_stats *stats = &cache->stats;
-    stats->tokens_hit += lease->len - before;
-    stats->tokens_hit_by_tier[tier] += lease->len - before;
+    if (lease->flags & SC_REQUEST_AGAIN) {
+        stats->tokens_again_hit += lease->len - before;
+    } else {
+        stats->tokens_hit += lease->len - before;
+        stats->tokens_hit_by_tier[tier] += lease->len - before;
+    }
     stats->resumed_by_tier[tier]++;
     if (before > 0) {
         stats->resumed_by_kind[kind_before]--;

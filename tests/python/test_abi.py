@@ -131,7 +131,7 @@ def test_members__info_options_and_block_name_all_that_there_are():
     ffi = _abi.ffi
     infos = {name for name, _ in ffi.typeof("sc_lease_info").fields}
     ours = set(lease.LeaseInfo.__dataclass_fields__)
-    assert infos - ours == {"hints", "resume_hints"} and ours <= infos
+    assert infos - ours == {"hints", "resume_hints", "reserved"} and ours <= infos
     block = {name[3:] for name, _ in ffi.typeof("sc_batch").fields if name.startswith("at_")}
     assert block == {*step.BY_ROW, *step.BY_SAVE, "query_start_loc", "parent", "row_count",
                      "save_count", "token_count"}

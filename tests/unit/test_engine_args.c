@@ -324,7 +324,7 @@ START_TEST(sc_cache_acquire__bad_args)
         want[i] = bad[i].want;
     }
     for (uint32_t i = count; i < count + 4; i++) requests[i].key = rig_key(&rig, tokens, 20);
-    requests[count].flags = 4;
+    requests[count].flags = 8;
     want[count++] = SC_ERR_INVALID;
     requests[count].depth = 2;
     want[count++] = SC_ERR_UNSUPPORTED;

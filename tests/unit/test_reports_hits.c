@@ -479,6 +479,42 @@ START_TEST(report_51__what_a_step_asked_for_is_done_once)
 }
 END_TEST
 
+/* Random prompts, none of which anybody shares, in a pool that is too small: each gives way to
+ * others, once or twice, and comes back to what it has left there. That is no hit. */
+START_TEST(report_138__a_request_that_comes_back_is_no_hit)
+{
+    enum { REQUESTS = 64, ALIVE = 6, LEN = 96 };
+    struct rig_options options = RIG_OPTIONS_INIT;
+    struct req reqs[REQUESTS];
+    uint32_t turns[REQUESTS] = {0}, done = 0, again = 0;
+    options.page = 16;
+    options.slots = 12;
+    options.cache.save_flags = SC_SAVE_END;
+    start_with(&options);
+    for (uint32_t turn = 0; done < REQUESTS; turn++) {
+        uint32_t i = (done + turn * 5 % ALIVE) % REQUESTS;
+        if (turns[i] > 2) continue;
+        rig.request_flags = turns[i] > 0 ? SC_REQUEST_AGAIN : 0;
+        again += turns[i] > 0;
+        (void)req_open(&rig, &reqs[i], tokens + i * LEN, LEN);
+        uint32_t len = rig_info(&rig, reqs[i].lease).len;
+        (void)req_step(&rig, &reqs[i], len + 32 < LEN ? len + 32 : LEN);
+        req_close(&rig, &reqs[i], 0, SC_RELEASE_KEEP);
+        turns[i]++;
+        while (done < REQUESTS && turns[done] > 2) done++;
+    }
+    sc_cache_stats stats = rig_stats(&rig);
+    ck_assert_uint_eq(stats.tokens_hit, 0);
+    ck_assert_uint_eq(stats.tokens_asked, REQUESTS * LEN);
+    ck_assert_uint_eq(stats.again, again);
+    ck_assert_uint_eq(stats.tokens_again, again * LEN);
+    ck_assert_uint_gt(stats.tokens_again_hit, REQUESTS * 16);
+    ck_assert_uint_eq(stats.acquired, REQUESTS + again);
+    rig.request_flags = 0;
+    rig_deinit(&rig);
+}
+END_TEST
+
 #define ADD(name) tcase_add_test(tc, name)
 
 int main(void)
@@ -505,6 +541,7 @@ int main(void)
     ADD(report_41__a_second_row_reads_the_state_of_the_first);
     ADD(report_50__a_refused_request_remembers_no_source);
     ADD(report_51__what_a_step_asked_for_is_done_once);
+    ADD(report_138__a_request_that_comes_back_is_no_hit);
     suite_add_tcase(suite, tc);
     return rig_main(suite);
 }

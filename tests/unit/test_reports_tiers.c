@@ -395,6 +395,71 @@ START_TEST(report_105__an_error_in_a_restore_reaches_who_waits)
 }
 END_TEST
 
+/* No counter steps back, and those that belong together add up. */
+static void check_counters(const sc_cache_stats *was, const sc_cache_stats *now)
+{
+    uint64_t reasons = 0, kinds = 0, tiers = 0, tokens_of_tiers = 0, evicted = 0;
+    for (uint32_t i = 0; i < SC_STATS_WIDTH; i++) {
+        reasons += now->reason_count[i];
+        kinds += now->resumed_by_kind[i];
+        evicted += now->evicted[i];
+        ck_assert_uint_ge(now->evicted[i], was->evicted[i]);
+    }
+    for (uint32_t i = 0; i < SC_TIER_COUNT; i++) {
+        tiers += now->resumed_by_tier[i];
+        tokens_of_tiers += now->tokens_hit_by_tier[i];
+        ck_assert_uint_ge(now->resumed_by_tier[i], i > 0 ? was->resumed_by_tier[i] : 0);
+        ck_assert_uint_ge(now->tokens_hit_by_tier[i], was->tokens_hit_by_tier[i]);
+        ck_assert_uint_ge(now->tier_stored[i], was->tier_stored[i]);
+        ck_assert_uint_ge(now->tier_dropped[i], was->tier_dropped[i]);
+    }
+    ck_assert_uint_eq(reasons, now->acquired);
+    ck_assert_uint_eq(kinds, now->resumed);
+    ck_assert_uint_eq(tiers, now->resumed);
+    ck_assert_uint_eq(tokens_of_tiers, now->tokens_hit);
+    ck_assert_uint_eq(now->acquired, now->released + now->leases_alive);
+    ck_assert_uint_eq(now->saves_published + now->restored, evicted + now->snapshots_alive);
+    ck_assert_uint_le(now->tokens_hit, now->tokens_asked);
+    ck_assert_uint_le(now->tokens_again_hit, now->tokens_again);
+    ck_assert(now->acquired >= was->acquired && now->tokens_asked >= was->tokens_asked);
+    ck_assert(now->tokens_hit >= was->tokens_hit && now->tokens_again >= was->tokens_again);
+    ck_assert(now->resumed >= was->resumed && now->restored >= was->restored);
+}
+
+/* Requests give way to others at random, and come back to more below, or less on the device, than
+ * they had found before. */
+START_TEST(report_137__counters_never_step_back)
+{
+    enum { PROMPTS = 12 };
+    struct req req;
+    uint32_t len[PROMPTS] = {0}, again = 0;
+    uint64_t seed = 137 + (uint64_t)_i;
+    start(16, 8, _i & 1);
+    sc_cache_stats was = rig_stats(t.rig);
+    for (uint32_t turn = 0; turn < 300; turn++) {
+        seed = seed * UINT64_C(6364136223846793005) + 1442695040888963407;
+        uint32_t dice = (uint32_t)(seed >> 33), i = dice % PROMPTS;
+        t.rig->request_flags = len[i] > 0 ? SC_REQUEST_AGAIN : 0;
+        again += len[i] > 0;
+        uint32_t resumed = tiered_open(&t, &req, prompt(i), 4 * N);
+        sc_cache_stats now = rig_stats(t.rig);
+        check_counters(&was, &now);
+        uint32_t to = resumed + 16 * (1 + dice / 16 % 8);
+        (void)req_step(t.rig, &req, to < 4 * N ? to : 4 * N);
+        req_close(t.rig, &req, 0, dice / 256 % 4 ? SC_RELEASE_KEEP : SC_RELEASE_DISCARD);
+        len[i] = to < 4 * N ? to : 0; /* it has ended, and the next is another */
+        if (dice / 4096 % 8 == 0) tiered_clear_device(&t);
+        was = rig_stats(t.rig);
+        check_counters(&now, &was);
+    }
+    ck_assert_uint_eq(was.again, again);
+    ck_assert_uint_gt(was.tokens_again_hit, 0);
+    ck_assert_uint_gt(was.resumed_by_tier[_i & 1 ? SC_TIER_DISK : SC_TIER_HOST], 0);
+    t.rig->request_flags = 0;
+    tiered_deinit(&t);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("reports_tiers");
@@ -407,6 +472,7 @@ int main(void)
     tcase_add_loop_test(tc, report_98__nobody_reads_a_slot_before_all_of_it_is_restored, 0, 4);
     tcase_add_loop_test(tc, report_100__what_was_spilled_is_read_again, 0, 4);
     tcase_add_test(tc, report_105__an_error_in_a_restore_reaches_who_waits);
+    tcase_add_loop_test(tc, report_137__counters_never_step_back, 0, 4);
     suite_add_tcase(suite, tc);
     return rig_main(suite);
 }

@@ -261,7 +261,10 @@ enum {
     SC_REQUEST_EXTERNAL = 1,
     /* For kernels that work in place: source and destination of a row are one slot, and the block
      * says what has to be copied there first (at_copy_from, at_copy_to). */
-    SC_REQUEST_COPY = 2
+    SC_REQUEST_COPY = 2,
+    /* It was admitted before, and gave way to others (a preemption): its tokens are counted apart
+     * (tokens_again), since what it finds of its own work is no hit. Changes nothing else */
+    SC_REQUEST_AGAIN = 4
 };
 
 /** Frozen: passed in arrays. */
@@ -351,6 +354,7 @@ typedef struct sc_lease_info {
     /* ... slot of the extras pool that holds them (the snapshot's own, until the first step has
      * copied them); -1: there are none */
     int32_t records_slot;
+    uint32_t reserved;       /* 0: all bytes are told, so that two can be compared */
 } sc_lease_info;
 /** SC_ERR_STALE. Threads: any. */
 SC_API sc_status sc_lease_info_get(const sc_cache *cache, sc_lease lease, sc_lease_info *info_out);
@@ -727,6 +731,9 @@ typedef struct sc_cache_stats {
     uint64_t tier_records;      /* states known in any tier, the device included */
     uint64_t tier_bytes[SC_TIER_COUNT];           /* of copies, as the budgets count */
     uint64_t transfers_alive, transfers_failed;   /* not applied yet; applied as failed */
+    /* Leases with SC_REQUEST_AGAIN, among `acquired` and `resumed` too; their tokens are not in
+     * tokens_asked, tokens_hit and tokens_hit_by_tier, but here */
+    uint64_t again, tokens_again, tokens_again_hit;
 } sc_cache_stats;
 /** Fills `stats_out->struct_size` bytes. */
 SC_API sc_status sc_cache_stats_get(const sc_cache *cache, sc_cache_stats *stats_out);
