@@ -36,6 +36,15 @@ int ctl_gc(const struct ctl_options *options, struct sc_store *store);
 int ctl_export(const struct ctl_options *options, struct sc_store *store);
 int ctl_import(const struct ctl_options *options, struct sc_store *store);
 
+/* ---- inspect.c, of a service: all words of the program; the exit status */
+int ctl_tree(int argc, char **argv);
+int ctl_explain(int argc, char **argv);
+int ctl_evict(int argc, char **argv);
+int ctl_pin(int argc, char **argv);
+int ctl_unpin(int argc, char **argv);
+int ctl_pins(int argc, char **argv);
+int ctl_quota(int argc, char **argv);
+
 /* "schema ...": all words of the program; the exit status. */
 int ctl_schema(int argc, char **argv);
 

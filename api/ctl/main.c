@@ -13,7 +13,7 @@ static const char help[] =
     "usage: statecachectl store COMMAND DIR [options]\n"
     "       statecachectl schema FILE [options]\n"
 #if SC_CTL_SERVICE
-    "       statecachectl status [options]\n"
+    "       statecachectl (status|tree|explain|evict|pin|unpin|pins|quota) [options]\n"
 #endif
     "\n"
     "schema: what the states of a model are, from its config.json (schema --help).\n"
@@ -22,6 +22,19 @@ static const char help[] =
     "of a service that runs (statecached):\n"
     "\n"
     "  status             what it holds, what was found, who is connected; 1: it has a problem\n"
+    "\n"
+    "  tree               the tokens that it knows, and where it has states (--depth N,\n"
+    "                     --rows N); of a PROMPT or tenant what begins with it\n"
+    "  explain PROMPT     what would be resumed, why no more, and what would make it hit\n"
+    "  evict WHAT         a PROMPT with all that begins with it, a tenant (--tenant alone),\n"
+    "                     --all, or the N least valuable states (--states N)\n"
+    "  pin PROMPT --seconds N   keeps its longest state; prints the number of the pin\n"
+    "  unpin NUMBER, pins       ends one; lists all\n"
+    "  quota [TENANT [--bytes N]]  what tenants have and may have; sets it until a reload\n"
+    "\n"
+    "  PROMPT: --tokens 1,2,3 or --tokens-from FILE (numbers, commas, blanks; or JSON), and\n"
+    "  with it --tenant NAME, --mark AT:ID (32 hexadecimal digits), --adapter ID[:GENERATION],\n"
+    "  --len-max N\n"
     "\n"
     "  --socket PATH      its Unix socket; default statecached.sock\n"
     "  --connect H:PORT   instead: its TCP port, in numbers\n"
@@ -178,6 +191,13 @@ static const struct {
 } service_commands[] = {
 #if SC_CTL_SERVICE
     {"status", ctl_status},
+    {"tree", ctl_tree},
+    {"explain", ctl_explain},
+    {"evict", ctl_evict},
+    {"pin", ctl_pin},
+    {"unpin", ctl_unpin},
+    {"pins", ctl_pins},
+    {"quota", ctl_quota},
 #endif
     {NULL, NULL},
 };

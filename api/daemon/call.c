@@ -242,6 +242,9 @@ static const struct method methods[] = {
     {"common", sd_common, true},
     {"namespace_drop", sd_namespace_drop, true},
     {"verify", sd_verify, true},
+    {"tree", sd_tree, true},
+    {"explain", sd_explain, true},
+    {"pins", sd_pins, true},
 };
 
 enum { METHOD_COUNT = sizeof methods / sizeof methods[0] };

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What operators and tools ask: evict, quotas, common prompts, verify. */
+/* What operators and tools ask: quotas, common prompts, verify. */
 #include <string.h>
 
 #include "server.h"
@@ -10,22 +10,6 @@ static void reply_map(struct sd_call *call, const char *name, uint64_t value)
     (void)msgpack_pack_map(packer, 1);
     sc_pack_u64(packer, name, value);
     sd_reply_end(call, NULL, 0);
-}
-
-void sd_evict(struct sd_call *call)
-{
-    struct sd_server *server = call->server;
-    uint32_t states = 0;
-    sc_room got;
-    if (sc_map_u32(&call->params, "states", true, UINT32_MAX, &states) != SC_OK ||
-        sc_map_done(&call->params) != SC_OK ||
-        sd_library(sc_cache_evict(server->store.cache, 0, states, &got)) != SC_OK) {
-        sd_reply_fault(call);
-        return;
-    }
-    sd_store_sweep(&server->store);
-    sd_server_changed(server);
-    reply_map(call, "states", got.slots_free);
 }
 
 static void pack_tenant(msgpack_packer *packer, const struct sd_tenant *tenant)

@@ -271,8 +271,11 @@ void sd_write_begin(struct sd_call *call);  /* write.c */
 void sd_write_data(struct sd_call *call);
 void sd_write_commit(struct sd_call *call);
 void sd_write_abort(struct sd_call *call);
-void sd_evict(struct sd_call *call);        /* manage.c */
-void sd_quota(struct sd_call *call);
+void sd_evict(struct sd_call *call);        /* inspect.c */
+void sd_tree(struct sd_call *call);
+void sd_explain(struct sd_call *call);
+void sd_pins(struct sd_call *call);
+void sd_quota(struct sd_call *call);        /* manage.c */
 void sd_common(struct sd_call *call);
 void sd_namespace_drop(struct sd_call *call);
 void sd_status(struct sd_call *call);       /* status.c */

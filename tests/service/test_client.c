@@ -426,6 +426,80 @@ START_TEST(detach__refuses_null_and_stale)
 }
 END_TEST
 
+static bool count_rows(void *ctx, const sc_client_row *row)
+{
+    uint32_t *rows = ctx;
+    ck_assert(row->start < row->end && row->token_count > 0 && row->tokens[0] > 0);
+    return ++*rows < 3;
+}
+
+START_TEST(inspect__tree_explain_evict_and_pins)
+{
+    sc_client *client = open_client(false);
+    const sc_client_key key = {.tokens = tokens, .token_count = 8}, all = {.tokens = NULL},
+        tenant = {.tenant = "nobody"};
+    sc_client_explanation why = {.struct_size = sizeof why};
+    sc_client_pinned pins[4];
+    sc_client_state pinned;
+    sc_evicted evicted;
+    uint32_t rows = 0, count = 0;
+    bool more = true;
+    ck_assert_int_eq(sc_client_tree(client, &all, 0, 10, count_rows, &rows, &more), SC_OK);
+    ck_assert(rows == 0 && !more);
+    for (uint32_t i = 2; i < 6; i++) write_state(client, i, (uint8_t)i);
+    ck_assert_int_eq(sc_client_tree(client, &all, 0, 10, count_rows, &rows, &more), SC_OK);
+    ck_assert(rows == 3 && more); /* visit has stopped it */
+    ck_assert_int_eq(sc_client_explain(client, &key, &why), SC_OK);
+    ck_assert(why.why.match_len == 5 && why.why.differs == SC_DIFFERS_END);
+    ck_assert(why.why.answer.state_len[SC_TIER_DEVICE] == 5 && why.tenant_there[0] == '\0');
+    ck_assert_int_eq(sc_client_pin(client, &key, 9, true, &pinned), SC_OK);
+    ck_assert_int_eq(sc_client_pins(client, pins, 0, &count), SC_ERR_LIMIT);
+    ck_assert_uint_eq(count, 1);
+    ck_assert_int_eq(sc_client_pins(client, pins, 4, &count), SC_OK);
+    ck_assert(count == 1 && pins[0].lease == pinned.lease && pins[0].kept && pins[0].len == 5);
+    ck_assert_int_eq(sc_client_evict_prefix(client, &tenant, &evicted), SC_OK);
+    ck_assert(evicted.states == 0 && evicted.held == 0);
+    ck_assert_int_eq(sc_client_evict_prefix(client, &all, &evicted), SC_OK);
+    ck_assert(evicted.states == 3 && evicted.held == 1);
+    ck_assert_int_eq(sc_client_release(client, &pinned, 1), SC_OK);
+    sc_client_close(client);
+}
+END_TEST
+
+START_TEST(inspect__refuses_null_and_bad_keys)
+{
+    sc_client *client = open_client(false);
+    const sc_client_key key = {.tokens = tokens, .token_count = 8},
+        none = {.token_count = 3}, reserved = {.reserved = 1}, empty = {.tokens = tokens};
+    sc_client_explanation why = {.struct_size = 3};
+    sc_client_pinned pin;
+    sc_evicted evicted;
+    uint32_t rows = 0;
+    bool more;
+    ck_assert_int_eq(sc_client_evict_prefix(NULL, &key, &evicted), SC_ERR_INVALID);
+    ck_assert_int_eq(sc_client_evict_prefix(client, NULL, &evicted), SC_ERR_INVALID);
+    ck_assert_int_eq(sc_client_evict_prefix(client, &none, &evicted), SC_ERR_INVALID);
+    ck_assert_int_eq(sc_client_evict_prefix(client, &reserved, &evicted), SC_ERR_INVALID);
+    ck_assert_int_eq(sc_client_evict_prefix(client, &key, NULL), SC_ERR_INVALID);
+    ck_assert_int_eq(sc_client_tree(client, &key, 0, 1, NULL, &rows, &more), SC_ERR_INVALID);
+    ck_assert_int_eq(sc_client_tree(client, &key, 0, 1, count_rows, &rows, NULL), SC_ERR_INVALID);
+    ck_assert_int_eq(sc_client_tree(NULL, &key, 0, 1, count_rows, &rows, &more), SC_ERR_INVALID);
+    ck_assert_int_eq(sc_client_tree(client, &none, 0, 1, count_rows, &rows, &more),
+        SC_ERR_INVALID);
+    ck_assert_int_eq(sc_client_tree(client, &key, 0, 9999, count_rows, &rows, &more),
+        SC_ERR_INVALID);
+    ck_assert_int_eq(sc_client_explain(client, &key, &why), SC_ERR_INVALID);
+    why.struct_size = sizeof why;
+    ck_assert_int_eq(sc_client_explain(client, &empty, &why), SC_ERR_INVALID);
+    ck_assert_int_eq(sc_client_explain(NULL, &key, &why), SC_ERR_INVALID);
+    ck_assert_int_eq(sc_client_explain(client, &key, NULL), SC_ERR_INVALID);
+    ck_assert_int_eq(sc_client_pins(client, NULL, 1, &rows), SC_ERR_INVALID);
+    ck_assert_int_eq(sc_client_pins(client, &pin, 1, NULL), SC_ERR_INVALID);
+    ck_assert_int_eq(sc_client_pins(NULL, &pin, 1, &rows), SC_ERR_INVALID);
+    sc_client_close(client);
+}
+END_TEST
+
 START_TEST(open__refuses_bad_options)
 {
     sc_client_options options = SC_CLIENT_OPTIONS_INIT;
@@ -545,6 +619,8 @@ int main(void)
     tcase_add_test(tcase, reconnect__refuses_another_model);
     tcase_add_loop_test(tcase, detach__bytes_outlive_lease_client_and_service, 0, 2);
     tcase_add_test(tcase, detach__refuses_null_and_stale);
+    tcase_add_test(tcase, inspect__tree_explain_evict_and_pins);
+    tcase_add_test(tcase, inspect__refuses_null_and_bad_keys);
     tcase_add_test(tcase, open__refuses_bad_options);
     tcase_add_test(tcase, calls__refuse_null_and_empty);
     suite_add_tcase(suite, tcase);

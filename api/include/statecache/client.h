@@ -24,6 +24,7 @@
 #define STATECACHE_CLIENT_H
 
 #include "statecache/cache.h"
+#include "statecache/inspect.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -210,6 +211,50 @@ SC_CLIENT_API sc_status sc_client_remote_open(const sc_client_options *options,
     sc_remote *remote_out);
 /** After the sc_tiers that used it has been destroyed. Clears the struct. NULL is allowed. */
 SC_CLIENT_API void sc_client_remote_close(sc_remote *remote);
+
+/** As sc_cache_evict_prefix: evicts all that begins with a key, from every tier; a key without
+ * tokens: all of its tenant, or, without a tenant, everything. SC_ERR_DENIED; else as
+ * sc_client_lookup. */
+SC_CLIENT_API sc_status sc_client_evict_prefix(sc_client *client, const sc_client_key *prefix,
+    sc_evicted *evicted_out);
+
+/** A stretch of tokens of the service's index: sc_tree_row, with its first tokens and marks. */
+typedef struct sc_client_row {
+    uint32_t depth, start, end, child_count, locks;
+    bool has_state, evicted;
+    const int32_t *tokens;     /* the first token_count of [start, end); until `visit` returns */
+    uint32_t token_count;
+    const sc_mark *marks;
+    uint32_t mark_count;
+} sc_client_row;
+/** As sc_cache_tree, of what sc_client_evict_prefix would take; at most 4,096 rows. `visit` runs
+ * within the call: it must not call the client. SC_ERR_DENIED; else as sc_client_lookup. */
+SC_CLIENT_API sc_status sc_client_tree(sc_client *client, const sc_client_key *prefix,
+    uint32_t depth_max, uint32_t row_max, bool (*visit)(void *ctx, const sc_client_row *row),
+    void *ctx, bool *more_out);
+
+typedef struct sc_client_explanation {
+    size_t struct_size;        /* in: sizeof(sc_client_explanation) */
+    sc_explanation why;        /* of `answer`: reason, state_len, branch_len, pending_len */
+    uint32_t common_len;       /* the tenant's mark stands there; token_count: nowhere */
+    char tenant_there[64];     /* whose mark why.there is, if that is known; else "" */
+} sc_client_explanation;
+/** As sc_cache_explain. SC_ERR_DENIED; else as sc_client_lookup. */
+SC_CLIENT_API sc_status sc_client_explain(sc_client *client, const sc_client_key *key,
+    sc_client_explanation *explanation_out);
+
+/** A pin of any client. Frozen. */
+typedef struct sc_client_pinned {
+    uint64_t lease;            /* with `kept`, what sc_client_release takes */
+    uint32_t len;
+    bool kept;                 /* it outlives its connection */
+    uint64_t seconds_left;     /* 0: no limit */
+    char tenant[64];
+} sc_client_pinned;
+/** All pins. SC_ERR_LIMIT: cap is short; `*count_out` says what is needed. SC_ERR_DENIED; else as
+ * sc_client_lookup. */
+SC_CLIENT_API sc_status sc_client_pins(sc_client *client, sc_client_pinned *pins_out, uint32_t cap,
+    uint32_t *count_out);
 
 /** Any method by name, for tools: `params` is one map in MessagePack (NULL: none), the result comes
  * as MessagePack in memory that sc_client_free frees. Methods that pass files are refused
