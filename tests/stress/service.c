@@ -62,7 +62,8 @@ static void start_process(const struct sv_world *world, uint32_t index, uint64_t
     if (pid < 0) sv_finding("no process");
     if (pid == 0) {
         (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
-        _exit(sv_process(world, shared, index, seed));
+        _exit(world->engine && index == 0 ? sv_engine(world, shared, seed) :
+            sv_process(world, shared, index, seed));
     }
     processes[index] = pid;
 }
@@ -146,9 +147,10 @@ static void play_round(const struct sv_world *world, struct sc_prng *rng)
     }
     /* Some are killed as they are, the others are told. */
     uint32_t dead = (uint32_t)sc_prng_below(rng, world->processes + 1);
-    for (uint32_t i = 0; i < dead; i++) kill_process(i);
+    uint32_t left = world->processes - dead;
+    for (uint32_t i = left; i < world->processes; i++) kill_process(i);
     atomic_store(&shared->stop, true);
-    for (uint32_t i = dead; i < world->processes; i++) wait_for_end(i);
+    for (uint32_t i = 0; i < left; i++) wait_for_end(i);
     played.rounds++;
 }
 
@@ -197,6 +199,9 @@ static void report(double seconds)
         (unsigned long long)shared->written, (unsigned long long)shared->exists,
         (unsigned long long)shared->refused, (unsigned long long)shared->held_hits,
         (unsigned long long)shared->lower, (double)shared->words * 8 / 1073741824.0);
+    (void)printf("engines: %llu requests, %llu hits, %llu restored from the service, %llu stored\n",
+        (unsigned long long)shared->engine_requests, (unsigned long long)shared->engine_hits,
+        (unsigned long long)shared->engine_restored, (unsigned long long)shared->engine_stored);
     (void)printf("%llu services, %llu rounds: %llu processes killed, %llu connections (%llu ended "
         "by a restart), %llu restarts, %llu crashes, %llu audits; %.1f s, %.0f operations/s; "
         "nothing found\n", (unsigned long long)played.worlds, (unsigned long long)played.rounds,

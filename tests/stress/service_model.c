@@ -48,6 +48,7 @@ void sv_world_draw(struct sv_world *world, uint64_t seed)
     world->restart = below(&rng, 2);
     world->crash = below(&rng, 3) == 0;
     world->kept = below(&rng, 4) == 0;
+    world->engine = below(&rng, 2);
     static const uint32_t usual[SV_OP_COUNT] = {[SV_OP_LOOKUP] = 12, [SV_OP_ACQUIRE] = 30,
         [SV_OP_RELEASE] = 20, [SV_OP_WRITE] = 24, [SV_OP_WRITE_HELD] = 3, [SV_OP_ABORT] = 3,
         [SV_OP_STILL_MAPPED] = 2, [SV_OP_HASH] = 3, [SV_OP_PIN] = 3, [SV_OP_EVICT] = 1,
@@ -105,7 +106,7 @@ sc_client_key sv_key_client(const struct sv_key *key, uint32_t len_max)
         .tenant = tenant_names[key->tenant]};
 }
 
-static uint64_t base_of(const struct sv_key *key, uint32_t len)
+uint64_t sv_base(const struct sv_key *key, uint32_t len)
 {
     uint32_t common = common_len[key->family];
     uint32_t mark = key->count >= common ? common : 0; /* where the tenant's mark stands */
@@ -117,7 +118,7 @@ static uint64_t base_of(const struct sv_key *key, uint32_t len)
 
 void sv_fill(const struct sv_key *key, uint32_t len, void *data, uint64_t from, uint64_t to)
 {
-    uint64_t base = base_of(key, len), *words = data;
+    uint64_t base = sv_base(key, len), *words = data;
     for (uint64_t i = from; i < to; i++) words[i] = sc_mix64(base + i);
 }
 
@@ -143,7 +144,7 @@ bool sv_shape_read(sc_client *client, struct sv_shape *shape)
 uint64_t sv_check(const struct sv_key *key, uint32_t len, const struct sv_shape *shape,
     const void *data)
 {
-    uint64_t base = base_of(key, len);
+    uint64_t base = sv_base(key, len);
     const uint64_t *words = data;
     for (uint64_t i = 0; i < shape->words; i++) {
         if (words[i] == sc_mix64(base + i)) continue;

@@ -12,6 +12,8 @@
  * each bit of it, whoever wrote it, and a state of another key, of another tenant or of half a
  * write is seen. What is between parts is as it was written, or zero.
  *
+ * One process may be an engine: an sc_cache with the service as its remote tier (service_engine.c).
+ *
  * Beside that: a state that is held, or pinned, is found by all; a write that is still mapped, or
  * has another hash, is refused; nobody ends the write of another; no tenant passes its quota.
  * Between rounds, when all clients are gone, nothing is left: leases, writes, pins, jobs, files,
@@ -50,6 +52,7 @@ struct sv_world {
     uint32_t client_leases, tenant_leases, pins, leases, quota_states;
     uint32_t weights[SV_OP_COUNT];
     bool disk, host, gittins, zstd, crash;
+    bool engine;           /* the first process is an engine with the service as a tier */
     bool kept;             /* pins that outlive their client */
     uint32_t kill_ms;      /* about every so often a process is killed; 0: never */
     bool restart;          /* the service is restarted in the middle of rounds */
@@ -61,6 +64,7 @@ struct sv_shared {
     _Atomic uint32_t epoch; /* raised before the service is told to stop */
     _Atomic uint64_t ops[SV_OP_COUNT], refused;
     _Atomic uint64_t hits, misses, lower, words, written, exists, held_hits, opened, dead;
+    _Atomic uint64_t engine_requests, engine_hits, engine_restored, engine_stored;
     char address[160], tcp[64], token[64];
     bool outside;           /* the service is somebody else's */
 };
@@ -80,6 +84,8 @@ bool sv_common_key(uint32_t index, struct sv_key *key);
 const char *sv_tenant_name(uint32_t tenant);
 uint64_t sv_adapter_id(uint32_t adapter);
 void sv_fill(const struct sv_key *key, uint32_t len, void *data, uint64_t from, uint64_t to);
+/* The word at `index` is sc_mix64(base + index). */
+uint64_t sv_base(const struct sv_key *key, uint32_t len);
 /* The words inside of parts; false: there are too many. */
 struct sv_shape { uint64_t words; bool *inside; };
 bool sv_shape_read(sc_client *client, struct sv_shape *shape);
@@ -90,6 +96,9 @@ uint64_t sv_check(const struct sv_key *key, uint32_t len, const struct sv_shape 
 /* ---- service_actor.c: plays in this process until it is told to stop; its exit status */
 int sv_process(const struct sv_world *world, struct sv_shared *shared, uint32_t number,
     uint64_t seed);
+
+/* ---- service_engine.c: the same for a process that is an engine */
+int sv_engine(const struct sv_world *world, struct sv_shared *shared, uint64_t seed);
 
 /* ---- service_host.c */
 struct sv_host {
