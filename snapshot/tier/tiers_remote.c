@@ -35,6 +35,7 @@ static void mark_make(const struct tiers *tiers, uint32_t at, uint32_t form, con
 {
     struct { char label[24]; uint32_t form, numerics, met; uint8_t id[16]; } text;
     XXH128_canonical_t canonical;
+    static_assert(sizeof text == 52, "docs/reference/protocol.md says so");
     memset(&text, 0, sizeof text);
     memcpy(text.label, "statecache history", 18);
     text.form = form;
