@@ -268,6 +268,9 @@ def consumers__rebuild_what_is_there_whatever_they_missed():
         quiet(client)
         same(known, [one, other])
         assert one.there("GPU") == set() and one.there("CPU") == known.there(1)
+        client.call("namespace_drop", id=7, generation=3)
+        same(known, [one, other])
+        one.until(lambda one: one.there("CPU") == known.there(1))
         status = client.call("status")["events"]
         assert status["pictures"] >= 2 and status["copies"] == sum(one.copies.values()), status
         assert status["lost"] == 0 and client.call("verify") == {"leases": 0}
