@@ -328,6 +328,8 @@ static void tier_stats(const sc_cache *cache, sc_cache_stats *stats)
         below += stats->resumed_by_tier[t];
         tokens_below += stats->tokens_hit_by_tier[t];
     }
+    /* Nobody knows yet from which tier those who wait will resume; a counter never goes back. */
+    if (tier) below += tier->waiting_hits;
     /* A lease that was taken back (sc_engine_lease_undo) may have been extended meanwhile. */
     stats->resumed_by_tier[SC_TIER_DEVICE] = stats->resumed > below ? stats->resumed - below : 0;
     stats->tokens_hit_by_tier[SC_TIER_DEVICE] =

@@ -134,6 +134,7 @@ struct tier {
     uint64_t day, day_bytes;   /* written to disk today */
     struct transfer *transfers;
     uint32_t transfer_count, store_count, spill_count;
+    uint32_t waiting_hits;     /* leases that wait, and have a hit of the device meanwhile */
     struct transfer *report, **report_end; /* ended, not polled yet */
     uint64_t load_hash;
     uint32_t load_count;
@@ -234,7 +235,7 @@ void sc_engine_tier_time(sc_cache *cache);
 /* A lease that waits does so no more: its reason changes, it leaves, it goes on from where the
  * device was. */
 void sc_tier_reason_set(sc_cache *cache, struct lease *lease, sc_reason reason);
-void sc_tier_forget_waiter(struct lease *lease);
+void sc_tier_forget_waiter(sc_cache *cache, struct lease *lease);
 void sc_tier_go_on_shorter(sc_cache *cache, struct lease *lease, sc_reason reason);
 
 /* tier_resume.c */

@@ -208,12 +208,13 @@ void sc_tier_reason_set(sc_cache *cache, struct lease *lease, sc_reason reason)
     cache->stats.reason_count[lease->reason]++;
 }
 
-static void wait_for(struct lease *lease, struct transfer *transfer)
+static void wait_for(sc_cache *cache, struct lease *lease, struct transfer *transfer)
 {
     lease->restore = transfer;
     lease->restore_next = transfer->waiters;
     transfer->waiters = lease;
     lease->waiting = true;
+    cache->tier->waiting_hits += lease->len > 0;
     lease->reason = SC_REASON_RESTORING; /* not counted yet: it is being acquired */
 }
 
@@ -317,7 +318,7 @@ static bool begin(sc_cache *cache, struct lease *lease, const sc_request *reques
     transfer->job.kv_count = pages - transfer->first_page;
     take_sources(cache, choice, transfer);
     record->used = ++tier->tick;
-    wait_for(lease, transfer);
+    wait_for(cache, lease, transfer);
     transfer->next = fills->transfers;
     fills->transfers = transfer;
     return true;
@@ -360,7 +361,7 @@ void sc_engine_tier_begin(sc_cache *cache, struct lease *lease, const sc_request
     struct transfer *transfer = joinable(tier, choice.record);
     bool begun = sc_engine_history_reserve(cache, lease, stretches) == SC_OK;
     if (begun && transfer) {
-        wait_for(lease, transfer);
+        wait_for(cache, lease, transfer);
     } else {
         begun = begun && begin(cache, lease, request, &match, &choice, fills);
     }
@@ -369,7 +370,7 @@ void sc_engine_tier_begin(sc_cache *cache, struct lease *lease, const sc_request
 
 /* ---- the end of waiting ---- */
 
-void sc_tier_forget_waiter(struct lease *lease)
+void sc_tier_forget_waiter(sc_cache *cache, struct lease *lease)
 {
     struct lease **at = &lease->restore->waiters;
     while (*at != lease) at = &(*at)->restore_next;
@@ -377,13 +378,14 @@ void sc_tier_forget_waiter(struct lease *lease)
     lease->restore = NULL;
     lease->restore_next = NULL;
     lease->waiting = false;
+    cache->tier->waiting_hits -= lease->len > 0;
 }
 
 bool sc_engine_tier_leave(sc_cache *cache, struct lease *lease)
 {
     struct transfer *transfer = lease->restore;
     if (!transfer) return false;
-    sc_tier_forget_waiter(lease);
+    sc_tier_forget_waiter(cache, lease);
     if (transfer->lease != lease) return false;
     transfer->lease = NULL;
     transfer->slot = lease->working;
@@ -395,7 +397,7 @@ bool sc_engine_tier_leave(sc_cache *cache, struct lease *lease)
 /* It goes on from where the device was. */
 void sc_tier_go_on_shorter(sc_cache *cache, struct lease *lease, sc_reason reason)
 {
-    sc_tier_forget_waiter(lease);
+    sc_tier_forget_waiter(cache, lease);
     sc_tier_reason_set(cache, lease, reason);
 }
 

@@ -181,7 +181,7 @@ static void resume(sc_cache *cache, struct lease *lease, const struct transfer *
         match.tail_kv = span.ids[0];
         match.node = sc_engine_above_tail(cache, node, transfer->len);
     }
-    sc_tier_forget_waiter(lease);
+    sc_tier_forget_waiter(cache, lease);
     take_history(lease, transfer);
     sc_engine_take_hit(cache, lease, &match, &hit);
     (void)sc_registry_count_hit(cache->registry, snapshot);
@@ -208,7 +208,7 @@ static bool resume_working(sc_cache *cache, struct transfer *transfer)
         lease->inserted_len = transfer->len;
         lease->kv_base = transfer->len / cache->page;
     }
-    sc_tier_forget_waiter(lease);
+    sc_tier_forget_waiter(cache, lease);
     take_history(lease, transfer);
     sc_engine_relock(cache, &lease->pin, SC_NODE_NONE, SC_RADIX_LOCK_STATE);
     lease->pinned = false;

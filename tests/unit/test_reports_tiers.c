@@ -408,7 +408,7 @@ static void check_counters(const sc_cache_stats *was, const sc_cache_stats *now)
     for (uint32_t i = 0; i < SC_TIER_COUNT; i++) {
         tiers += now->resumed_by_tier[i];
         tokens_of_tiers += now->tokens_hit_by_tier[i];
-        ck_assert_uint_ge(now->resumed_by_tier[i], i > 0 ? was->resumed_by_tier[i] : 0);
+        ck_assert_uint_ge(now->resumed_by_tier[i], was->resumed_by_tier[i]);
         ck_assert_uint_ge(now->tokens_hit_by_tier[i], was->tokens_hit_by_tier[i]);
         ck_assert_uint_ge(now->tier_stored[i], was->tier_stored[i]);
         ck_assert_uint_ge(now->tier_dropped[i], was->tier_dropped[i]);
@@ -460,6 +460,31 @@ START_TEST(report_137__counters_never_step_back)
 }
 END_TEST
 
+/* The device has a part, a tier more: the hit is the tier's, and never was the device's. */
+START_TEST(report_137__a_longer_hit_from_below_takes_nothing_back)
+{
+    struct req req;
+    uint64_t hits[4];
+    const int32_t *tokens = prompt(0);
+    start(16, 32, false);
+    (void)tiered_serve(&t, tokens, 7 * N);
+    tiered_clear_device(&t);
+    (void)tiered_serve(&t, tokens, N); /* cold: what is below is longer */
+    hits[0] = rig_stats(t.rig).resumed_by_tier[SC_TIER_DEVICE];
+    rig_ok(req_try(t.rig, &req, tokens, 8 * N));
+    ck_assert_int_eq(rig_info(t.rig, req.lease).state, SC_LEASE_WAITING);
+    ck_assert_uint_eq(rig_info(t.rig, req.lease).len, N);
+    hits[1] = rig_stats(t.rig).resumed_by_tier[SC_TIER_DEVICE];
+    (void)tiered_settle(&t);
+    hits[2] = rig_stats(t.rig).resumed_by_tier[SC_TIER_DEVICE];
+    hits[3] = rig_stats(t.rig).resumed_by_tier[SC_TIER_HOST];
+    ck_assert(hits[0] == 0 && hits[1] == 0 && hits[2] == 0 && hits[3] == 1);
+    req_start(t.rig, &req);
+    finish(&req, SC_RELEASE_DISCARD);
+    tiered_deinit(&t);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("reports_tiers");
@@ -473,6 +498,7 @@ int main(void)
     tcase_add_loop_test(tc, report_100__what_was_spilled_is_read_again, 0, 4);
     tcase_add_test(tc, report_105__an_error_in_a_restore_reaches_who_waits);
     tcase_add_loop_test(tc, report_137__counters_never_step_back, 0, 4);
+    tcase_add_test(tc, report_137__a_longer_hit_from_below_takes_nothing_back);
     suite_add_tcase(suite, tc);
     return rig_main(suite);
 }

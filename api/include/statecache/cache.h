@@ -720,8 +720,8 @@ typedef struct sc_cache_stats {
     uint64_t pins_alive;
     uint64_t policy_refits, policy_bytes; /* how often it has learned anew; its memory */
     /* Tiers: leases that resumed from each (the slowest that was needed), and the tokens that it
-     * had beyond the device's hit; [0]: the device, and its tokens. They add up to `resumed` and
-     * `tokens_hit` */
+     * had beyond the device's hit; [0]: the device, and its tokens. They add up to `resumed`, less
+     * those that wait for more than they have, and to `tokens_hit` */
     uint64_t resumed_by_tier[SC_TIER_COUNT], tokens_hit_by_tier[SC_TIER_COUNT];
     uint64_t restored;          /* snapshots: published + restored == evicted + alive */
     /* copies that were written, dropped for room, and refused (room, worth, writes of a day) */
