@@ -109,6 +109,7 @@ def headers():
     ("SC_LAYOUT_", pool.LAYOUTS, "sc_layout"),
     ("SC_OWNER_", pool.OWNERS, "sc_owner"),
     ("SC_TIER_WRITE_", tiers.WRITES, "sc_tier_write"),
+    ("SC_DIFFERS_", {name: at for at, name in enumerate(("not", *sc.DIFFERS[1:]))}, "sc_differs"),
 ])
 def test_names__are_those_of_the_enum(prefix, ours, ctype):
     there = {name: value for name, value in _abi.ffi.typeof(ctype).relements.items()

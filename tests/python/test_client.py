@@ -292,6 +292,35 @@ def test_pin__keeps_a_state_from_eviction(client):
         client.pin(PROMPT, keep=True)
 
 
+def test_explain__says_what_stands_against_a_prompt(client):
+    client.store(PROMPT[:20], values(client, 1), tenant="shop")
+    why = client.explain(PROMPT, tenant="bank")
+    assert why.differs == "mark" and why.tenant_there == "shop" and why.common_len == 0
+    client.store(PROMPT[:10], values(client, 2))
+    why = client.explain(PROMPT)
+    assert (why.reason, why.state_len[0], why.match_len, why.differs) == (
+        sc.Reason.NO_PREFIX, 10, 10, "end")
+    other = PROMPT.copy()
+    other[7] = 5
+    why = client.explain(other)
+    assert (why.match_len, why.differs, why.token_here, why.token_there) == (7, "token", 5, 107)
+    assert client.explain(PROMPT[:10]).beyond_len == 10
+    with pytest.raises(sc.Invalid):
+        client.explain(np.empty(0, np.int32))
+
+
+def test_evict_prefix__a_prompt_a_tenant_all(client):
+    for tenant in (None, "shop"):
+        for at in (10, 20):
+            client.store(PROMPT[:at], values(client, at), tenant=tenant)
+    assert client.evict_prefix(PROMPT[:11]) == (1, 0, 0)
+    assert client.lookup(PROMPT)["state_len"][0][0] == 10
+    assert client.evict_prefix(tenant="shop") == (2, 0, 0)
+    with client.acquire_one(PROMPT):
+        assert client.evict_prefix() == (0, 0, 1)
+    assert client.evict_prefix() == sc.Evicted(1, 0, 0)
+
+
 def test_state__that_nothing_refers_to_is_given_back(client):
     client.store(PROMPT[:20], values(client, 1))
     state = client.acquire_one(PROMPT)

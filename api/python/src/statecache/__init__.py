@@ -15,7 +15,8 @@ from ._native import VERSION as __version__
 from ._native import ffi, lib
 from .cache import (SAVE_BRANCH, SAVE_DECODE, SAVE_DEFAULT, SAVE_END, SAVE_PROMPT_END, Cache,
                     raise_for_status)
-from .client import Client, ClientInfo, Quota, State, StatePart, Write
+from .client import (DIFFERS, Client, ClientInfo, Evicted, Explanation, Quota, State, StatePart,
+                     Write)
 from .errors import (Busy, ConnectionClosed, Corrupt, Denied, DeviceLost, Error, Invalid, IoError,
                      LimitReached, Lost, Mismatch, NoMemory, NoSlot, NotFound, NotNow, SizeOverflow,
                      Stale, Status, Unsupported, WrongState)
@@ -27,13 +28,13 @@ from .tiers import DONE, KvMover, TierConfig, Tiers
 
 __all__ = [
     "ANSWER", "Block", "BlockLayout", "Busy", "CONTINUES", "COPY", "Cache", "Client",
-    "ClientInfo", "ConnectionClosed", "Corrupt", "DONE", "Denied", "DeviceLost", "EXTERNAL",
-    "Error", "Group", "HISTORY", "Hints", "Invalid", "IoError", "KvMover", "LEASE",
-    "LEASE_INFO", "Lease", "LeaseInfo", "LeaseState", "LimitReached", "Lost", "MARK",
-    "Mismatch", "Namespace", "NoMemory", "NoSlot", "NotFound", "NotNow", "OVER", "Part", "Pool",
-    "PoolInfo", "Quota", "RESULT", "ROW", "Ragged", "Reason", "SAVED", "SAVE_BRANCH",
-    "SAVE_DECODE", "SAVE_DEFAULT", "SAVE_END", "SAVE_PROMPT_END", "SLOT", "Schema", "Shard",
-    "SizeOverflow", "Stale", "State", "StatePart", "Status", "Step", "Tensor", "TierConfig",
-    "Tiers", "Unsupported", "Write", "WrongState", "__version__", "ffi", "lib", "make_marks",
-    "raise_for_status", "reason_text",
+    "ClientInfo", "ConnectionClosed", "Corrupt", "DIFFERS", "DONE", "Denied", "DeviceLost",
+    "EXTERNAL", "Error", "Evicted", "Explanation", "Group", "HISTORY", "Hints", "Invalid",
+    "IoError", "KvMover", "LEASE", "LEASE_INFO", "Lease", "LeaseInfo", "LeaseState",
+    "LimitReached", "Lost", "MARK", "Mismatch", "Namespace", "NoMemory", "NoSlot", "NotFound",
+    "NotNow", "OVER", "Part", "Pool", "PoolInfo", "Quota", "RESULT", "ROW", "Ragged", "Reason",
+    "SAVED", "SAVE_BRANCH", "SAVE_DECODE", "SAVE_DEFAULT", "SAVE_END", "SAVE_PROMPT_END",
+    "SLOT", "Schema", "Shard", "SizeOverflow", "Stale", "State", "StatePart", "Status", "Step",
+    "Tensor", "TierConfig", "Tiers", "Unsupported", "Write", "WrongState", "__version__", "ffi",
+    "lib", "make_marks", "raise_for_status", "reason_text",
 ]

@@ -114,6 +114,31 @@ class Quota(NamedTuple):
     refused: int
 
 
+class Evicted(NamedTuple):
+    """What went: states of slots, copies of lower tiers; and what is in use and stays."""
+    states: int
+    copies: int
+    held: int
+
+
+DIFFERS = ("nothing", "end", "token", "mark")
+
+
+@dataclasses.dataclass(frozen=True)
+class Explanation:
+    """Why no more of a prompt could be resumed: `sc_client_explanation`."""
+    reason: Reason
+    state_len: tuple[int, ...]  # by tier: device, host, disk, remote
+    match_len: int              # leading tokens that the service's index has
+    differs: str                # what stands there: one of DIFFERS
+    token_here: Optional[int]   # "token"
+    token_there: Optional[int]
+    tenant_there: str           # "mark": whose it is, if that is known
+    beyond_len: int             # a state beyond len_max, else 0
+    evicted_len: int            # the longest that was evicted, else 0
+    common_len: int             # the tenant's mark stands there
+
+
 class _Memory:
     """Bytes that were detached from their lease: held by every array over them."""
 
@@ -620,6 +645,38 @@ class Client:
         with self._using() as pointer:
             _call("sc_client_evict", pointer, whole(states, "states"), out)
         return int(out[0])
+
+    def evict_prefix(self, tokens: Optional[ArrayLike] = None, *,
+                     marks: Optional[RaggedLike] = None, adapter: tuple[int, int] = (0, 0),
+                     tenant: Optional[str] = None) -> Evicted:
+        """Evicts all that begins with these tokens, from every tier; without tokens all of the
+        tenant, and without a tenant either everything. What is in use stays."""
+        given = np.empty(0, np.int32) if tokens is None else tokens
+        key, keep = self._one(given, marks, adapter, tenant)
+        out = ffi.new("sc_evicted *")
+        with self._using() as pointer:
+            _call("sc_client_evict_prefix", pointer, pointer_to(key, "sc_client_key"), out)
+        del keep
+        return Evicted(int(out.states), int(out.copies), int(out.held))
+
+    def explain(self, tokens: ArrayLike, *, marks: Optional[RaggedLike] = None,
+                len_max: int = 0, adapter: tuple[int, int] = (0, 0),
+                tenant: Optional[str] = None) -> Explanation:
+        """Why no more of this prompt could be resumed, and what stands against it."""
+        key, keep = self._keys(ragged(tokens, np.int32, "tokens", 1), marks, len_max, adapter,
+                               tenant)
+        out = ffi.new("sc_client_explanation *")
+        out.struct_size = ffi.sizeof("sc_client_explanation")
+        with self._using() as pointer:
+            _call("sc_client_explain", pointer, pointer_to(key, "sc_client_key"), out)
+        del keep
+        why, differs = out.why, DIFFERS[int(out.why.differs)]
+        token = differs == "token"
+        return Explanation(
+            Reason(int(why.answer.reason)), tuple(int(n) for n in why.answer.state_len),
+            int(why.match_len), differs, int(why.token_here) if token else None,
+            int(why.token_there) if token else None, text_of(out.tenant_there),
+            int(why.beyond_len), int(why.evicted_len), int(out.common_len))
 
     def common(self, tokens: ArrayLike, drop: bool = False, *,
                marks: Optional[RaggedLike] = None) -> None:
