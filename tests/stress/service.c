@@ -235,6 +235,7 @@ int stress_service(const struct stress_options *o)
     (void)atexit(at_exit);
     host.program = o->statecached ? o->statecached : find_program();
     shared->outside = o->socket != NULL;
+    shared->canary = o->canary;
     if (o->socket) (void)snprintf(shared->address, sizeof shared->address, "unix:%s", o->socket);
     uint64_t start = sc_clock_now_ns();
     uint64_t ends = o->seconds ? start + o->seconds * UINT64_C(1000000000) : UINT64_MAX;

@@ -308,6 +308,7 @@ static void fill(struct actor *a, const struct sv_key *key, const sc_client_writ
     sv_fill(key, key->count, write->data, 0, half);
     if (below(a, 4) == 0) (void)usleep(below(a, 3000)); /* to be killed here */
     sv_fill(key, key->count, write->data, half, words);
+    if (a->shared->canary && below(a, 20) == 0) *(uint64_t *)write->data ^= 1;
 }
 
 static void op_write(struct actor *a)

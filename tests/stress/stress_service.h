@@ -66,6 +66,7 @@ struct sv_shared {
     _Atomic uint64_t hits, misses, lower, words, written, exists, held_hits, opened, dead;
     _Atomic uint64_t engine_requests, engine_hits, engine_restored, engine_stored;
     char address[160], tcp[64], token[64];
+    bool canary;            /* one bit of some states is written wrong: it must be found */
     bool outside;           /* the service is somebody else's */
 };
 
