@@ -6,7 +6,8 @@
  *   load   acquire, copy, release                  lane 2     opened when needed
  *
  * A call whose connection turns out to be broken is made once more on a new one: the service was
- * restarted. All three may be repeated. When nobody listens, the lane fails at once for a second.
+ * restarted. All three may be repeated. When nobody listens or answers, the lane fails at once for
+ * a second.
  *
  * The tier has a state dense; the service's file has its parts at offsets. */
 #include <stdlib.h>
@@ -149,11 +150,15 @@ static sc_status lane_call(struct remote *remote, uint32_t which, call_fn *fn, v
     struct lane *lane = &remote->lanes[which];
     (void)pthread_mutex_lock(&lane->lock);
     bool fresh = lane->client == NULL;
+    uint64_t start_ns = sc_clock_now_ns();
     sc_status status = lane_open(remote, lane);
     if (status == SC_OK) status = fn(remote, lane->client, ctx);
     if (status == SC_ERR_CLOSED && lane->client) {
         lane_close(lane);
-        if (!fresh && lane_open(remote, lane) == SC_OK) {
+        uint64_t now_ns = sc_clock_now_ns(), late_ns = remote->timeout_ms * UINT64_C(1000000);
+        if (now_ns - start_ns >= late_ns) { /* it hangs: who waits for the lane does so no more */
+            lane->retry_ns = now_ns + RETRY_NS;
+        } else if (!fresh && lane_open(remote, lane) == SC_OK) {
             status = fn(remote, lane->client, ctx);
             if (status == SC_ERR_CLOSED) lane_close(lane);
         }

@@ -9,6 +9,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/clock.h"
+#include "base/sc_assert.h"
 #include "statecache/client.h"
 #include "statecache/statecache.h"
 #include "support/check_main.h"
@@ -17,6 +19,13 @@ enum { LEN = 32, PROMPTS = 6 };
 
 static char folder[64], address[96];
 static pid_t service;
+
+/* The libraries show their public symbols only; the clock needs one of its own. */
+void sc_assert_fail(const char *expr, const char *file, int line, const char *function)
+{
+    (void)fprintf(stderr, "%s:%d: %s: assertion failed: %s\n", file, line, function, expr);
+    abort();
+}
 
 /* ---- the service ---- */
 
@@ -318,6 +327,33 @@ START_TEST(remote__a_service_that_is_gone_is_a_miss_and_comes_back)
 }
 END_TEST
 
+/* One that hangs costs its time-out once, and not each of those who ask. */
+START_TEST(remote__a_service_that_hangs_is_not_waited_for_twice)
+{
+    sc_client_options options = options_of(NULL);
+    int32_t tokens[LEN + 1];
+    uint32_t len = 7;
+    sc_remote remote;
+    tokens_of(0, tokens);
+    const sc_remote_key key = {.tokens = tokens, .token_count = LEN + 1, .len_max = LEN};
+    options.timeout_ms = 1500;
+    ck_assert_int_eq(sc_client_remote_open(&options, &remote), SC_OK);
+    ck_assert_int_eq(kill(service, SIGSTOP), 0);
+    ck_assert_int_eq(remote.find(remote.ctx, &key, 1, &len), SC_ERR_CLOSED);
+    uint64_t start_ns = sc_clock_now_ns();
+    for (uint32_t i = 0; i < 5; i++) {
+        ck_assert_int_eq(remote.find(remote.ctx, &key, 1, &len), SC_ERR_CLOSED);
+    }
+    uint64_t took_ns = sc_clock_now_ns() - start_ns;
+    ck_assert_int_eq(kill(service, SIGCONT), 0);
+    ck_assert_uint_lt(took_ns, UINT64_C(900000000));
+    (void)usleep(1100000);
+    ck_assert_int_eq(remote.find(remote.ctx, &key, 1, &len), SC_OK);
+    ck_assert_uint_eq(len, 0);
+    sc_client_remote_close(&remote);
+}
+END_TEST
+
 START_TEST(sc_client_remote__refuses_null_and_others)
 {
     sc_remote remote = SC_REMOTE_INIT;
@@ -348,6 +384,7 @@ int main(void)
     tcase_add_test(tcase, remote__two_processes_share_states_bit_for_bit);
     tcase_add_test(tcase, remote__tenants_are_apart);
     tcase_add_test(tcase, remote__a_service_that_is_gone_is_a_miss_and_comes_back);
+    tcase_add_test(tcase, remote__a_service_that_hangs_is_not_waited_for_twice);
     tcase_add_test(tcase, sc_client_remote__refuses_null_and_others);
     suite_add_tcase(suite, tcase);
     return check_main(suite);
