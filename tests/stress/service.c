@@ -161,6 +161,7 @@ static void play_world(const struct stress_options *o, uint64_t seed)
     world_seed = seed;
     sv_world_draw(&world, seed);
     if (o->threads_given) world.processes = o->threads;
+    world.engine = world.engine && !shared->outside; /* it must know the model */
     sc_prng_seed(&rng, sc_mix64(seed));
     if (!shared->outside) {
         host.sockets = 0;
