@@ -31,7 +31,7 @@ static struct {
     _Atomic uint64_t served; /* connections that have ended */
 } stub;
 static uint64_t opened;
-static char address[64];
+static char address[128];
 
 static void send_all(int fd, const void *bytes, size_t count, bool with_file)
 {
