@@ -18,6 +18,9 @@
  * n (2 K + 2 V) for n records; of FLUSH n + 1 decode steps, without their memory. */
 #include "delta/tokens.h"
 #include "kernel_dispatch.h"
+#ifdef __AVX2__
+#include "replay/delta_flush_wide.h"
+#endif
 #include "replay/ring.h"
 
 /* One row of a call, and where in the ring its records lie. */
@@ -210,7 +213,7 @@ SC_REF_INLINE void record_token(struct tokens *x, const struct job *j, uint32_t 
     uint32_t t = x->count++;
     float *alpha = x->alpha + (size_t)t * s->k_dim, *k = x->k + (size_t)t * s->k_dim;
     delta_load_k(k, s, sc_host_devptr(record + j->at.k), h * s->k_dim, j->dtype);
-    memcpy(x->q + (size_t)t * s->k_dim, k, s->k_dim * sizeof(float));
+    memcpy(x->q + (size_t)t * s->k_dim, k, s->k_dim * sizeof(float)); /* if plain_steps() asks */
     x->kq[t] = 0.0f;
     for (uint32_t d = 0; d < s->k_dim; d++) alpha[d] = decay[j->at.decays == 1 ? 0 : d];
     x->beta[t] = record_f32(record, j->at.beta)[hv];
@@ -234,43 +237,6 @@ SC_REF_INLINE void own_token(struct tokens *x, const struct job *j, uint32_t hv,
     decode_token(x, j->p, j->r, hv);
 }
 
-#ifdef __AVX2__
-/* Two rows (or the last one) from slot to slot, with all tokens in between. */
-SC_REF_INLINE void replay_rows(const struct wide_stream *w, uint32_t v, uint32_t n, uint32_t nv,
-    sc_dtype dtype, struct tokens *x)
-{
-    size_t row_bytes = (size_t)nv * 16 * (dtype == SC_DTYPE_F32 ? 4 : 2);
-    v16 s[2][NV_MAX];
-    if (w->from != NULL) {
-        wide_fetch(w->from + v * row_bytes, n * row_bytes);
-        UNROLL for (uint32_t r = 0; r < n; r++)
-            wide_load(w->from + (v + r) * row_bytes, dtype, nv, s[r]);
-    } else {
-        UNROLL for (uint32_t r = 0; r < n; r++)
-            UNROLL for (uint32_t i = 0; i < nv; i++) s[r][i] = v16_zero();
-    }
-    for (uint32_t t = 0; t < x->count; t++) {
-        wide_token(s, n, nv, v, w->rows, x, t);
-        UNROLL for (uint32_t r = 0; r < n && dtype == SC_DTYPE_BF16; r++)
-            wide_round(s[r], nv, x->o[(size_t)t * w->rows + v + r]);
-    }
-    for (uint32_t j = 0; j < 2; j++) {
-        if (w->to[j] == NULL) continue;
-        UNROLL for (uint32_t r = 0; r < n; r++)
-            wide_store(w->to[j] + (v + r) * row_bytes, dtype, nv, s[r],
-                x->o[(size_t)(x->count - 1) * w->rows + v + r]);
-    }
-}
-
-SC_REF_INLINE void replay_stream(const struct wide_stream *w, uint32_t nv, sc_dtype dtype,
-    struct tokens *x)
-{
-    uint32_t v = 0;
-    for (; v + 2 <= w->rows; v += 2) replay_rows(w, v, 2, nv, dtype, x);
-    if (v < w->rows) replay_rows(w, v, 1, nv, dtype, x);
-}
-#endif
-
 /* All tokens in one go, from slot to slot where that can be streamed. */
 SC_REF_INLINE void flush_once(const struct job *j, int64_t at, uint32_t rows, struct tokens *x)
 {
@@ -279,14 +245,7 @@ SC_REF_INLINE void flush_once(const struct job *j, int64_t at, uint32_t rows, st
         struct wide_stream w = {.from = wide_at(j->state, j->source, at),
             .to = {wide_at(j->state, j->dest, at), wide_at(j->state, j->save, at)},
             .rows = rows, .dtype = j->state->dtype};
-        if (j->s->k_dim == 128 && w.dtype == SC_DTYPE_F32)
-            replay_stream(&w, 8, SC_DTYPE_F32, x);
-        else if (j->s->k_dim == 128)
-            replay_stream(&w, 8, SC_DTYPE_BF16, x);
-        else if (j->s->k_dim == 64)
-            replay_stream(&w, 4, w.dtype, x);
-        else
-            replay_stream(&w, 16, w.dtype, x);
+        flush_wide(&w, j->s->k_dim, x, j->p != NULL);
         return;
     }
 #endif

@@ -13,6 +13,9 @@
 #include "kernel_dispatch.h"
 #include "replay/ring.h"
 #include "ssm/ssm_step.h"
+#ifdef __AVX2__
+#include "replay/ssm_replay_wide.h"
+#endif
 
 struct job {
     struct ssm_span span;
@@ -77,6 +80,12 @@ static void read_base(float *restrict y, const struct job *j, const float *c, fl
     }
     sc_devptr base = ref_slot(&p->state, j->source);
     int64_t at = ssm_part_at(&j->span);
+#ifdef __AVX2__
+    if (ssm_streams(n)) {
+        base_read(y, wide_at(&p->state, j->source, at), j->span.rows, n, p->state.dtype, c, decay);
+        return;
+    }
+#endif
     for (uint32_t v = 0; v < j->span.rows; v++) {
         const float *s = (const float *)sc_host_ptr(base) + at + (int64_t)v * n;
         if (p->state.dtype != SC_DTYPE_F32) {
@@ -115,10 +124,39 @@ static void append_span(const struct job *j)
     ssm_token_store(&k, &j->span, j->span.row);
 }
 
+#ifdef __AVX2__
+/* flush_span() for a state_dim that has registers. */
+static void flush_streamed(const struct job *j, int32_t dest, bool token)
+{
+    const sc_k_ssm_params *p = j->span.p;
+    struct ssm_ends e = {.from = wide_at(&p->state, j->source, ssm_part_at(&j->span)),
+        .to = wide_at(&p->state, dest, ssm_part_at(&j->span))};
+    struct ssm_past past;
+    struct ssm_token k;
+    for (past.count = 0; past.count < j->records; past.count++) {
+        record_token(&k, j, past.count);
+        past.alpha[past.count] = k.alpha, past.dt[past.count] = k.dt;
+        memcpy(past.x + (size_t)past.count * j->span.rows, k.x, j->span.rows * sizeof(float));
+        memcpy(past.b + (size_t)past.count * p->state_dim, k.b, p->state_dim * sizeof(float));
+    }
+    if (token) ssm_token_load(&k, &j->span, j->span.row);
+    past_flush(&e, &past, j->span.rows, p->state_dim, p->state.dtype, token ? &k : NULL);
+    if (!token) return;
+    for (uint32_t v = 0; p->d != 0 && v < j->span.rows; v++) k.y[v] += k.skip * k.x[v];
+    ssm_token_store(&k, &j->span, j->span.row);
+}
+#endif
+
 /* `token`: the row's own comes after the records. */
 static void flush_span(const struct job *j, int32_t dest, bool token)
 {
     const sc_k_ssm_params *p = j->span.p;
+#ifdef __AVX2__
+    if (ssm_streams(p->state_dim)) {
+        flush_streamed(j, dest, token);
+        return;
+    }
+#endif
     float block[SSM_BLOCK_ELEMS];
     struct ssm_token k = {.skip = 0.0f};
     uint32_t n = j->span.rows * p->state_dim;
