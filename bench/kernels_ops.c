@@ -5,31 +5,11 @@
 #include <string.h>
 
 #include "base/prng.h"
-#include "kernels_bench.h"
+#include "kernels_work.h"
 #include "statecache/kernels_draft.h"
 #include "statecache/kernels_ssm.h"
 
-/* Records of a ring: a cycle of 16 tokens, the last of which flushes. */
-enum { RECORDS = 15, CYCLE = RECORDS + 1 };
 enum { CONV_WIDTH = 4, CHUNK = 64, SSM_CHUNK = 128, SMALL_BYTES = 96 << 20 };
-
-/* Tensors and index arrays of one thread. */
-struct lane {
-    void *in, *out, *small[4], *state, *scratch;
-    void *dt; /* Mamba-2 */
-    int32_t *source, *dest, *row_start, *records, *mode;
-    uint32_t first, slots; /* its part of the pool */
-};
-
-struct kbench_work {
-    struct kbench_case c;
-    uint32_t threads;
-    uint32_t calls;      /* of a thread in a round; decodes: one for each batch of its slots */
-    uint64_t part_bytes; /* of a slot */
-    uint32_t record_bytes;
-    void *pool, *rings;  /* a ring for each slot of the pool */
-    struct lane *lanes;
-};
 
 static uint64_t elem(sc_dtype dtype)
 {
@@ -59,8 +39,7 @@ static bool by_rows(const struct kbench_case *c)
 
 bool kbench_has(const struct kbench_model *model, enum kbench_op op)
 {
-    return !model->ssm || (op != KBENCH_GATES && op != KBENCH_L2NORM && op != KBENCH_VERIFY
-        && op != KBENCH_REPLAY);
+    return !model->ssm || (op != KBENCH_GATES && op != KBENCH_L2NORM && op != KBENCH_VERIFY);
 }
 
 sc_k_op kbench_library_op(const struct kbench_case *c)
@@ -71,14 +50,11 @@ sc_k_op kbench_library_op(const struct kbench_case *c)
         SC_K_OP_REPLAY_DELTA};
     if (c->model->ssm && c->op == KBENCH_CHUNK)
         return SC_K_OP_SSM_CHUNK;
+    if (c->model->ssm && c->op == KBENCH_REPLAY)
+        return SC_K_OP_REPLAY_SSM;
     if (c->model->ssm && (c->op == KBENCH_DECODE || c->op == KBENCH_RECURRENT))
         return SC_K_OP_SSM;
     return ops[c->op];
-}
-
-static sc_devptr dev(const void *ptr)
-{
-    return (sc_devptr)(uintptr_t)ptr;
 }
 
 static uint64_t rows(const struct kbench_case *c)
@@ -87,7 +63,7 @@ static uint64_t rows(const struct kbench_case *c)
 }
 
 /* Small normal numbers in either dtype, `scale` large; 64-byte aligned. */
-static void *values(uint64_t count, sc_dtype dtype, float scale)
+void *kbench_values(uint64_t count, sc_dtype dtype, float scale)
 {
     uint64_t bytes = (count * elem(dtype) + 4095) / 4096 * 4096;
     void *memory = aligned_alloc(4096, bytes);
@@ -112,7 +88,7 @@ static void *values(uint64_t count, sc_dtype dtype, float scale)
 
 static float *gates(uint64_t count, float from, float to)
 {
-    float *g = values(count, SC_DTYPE_F32, 1.0f);
+    float *g = kbench_values(count, SC_DTYPE_F32, 1.0f);
     for (uint64_t i = 0; i < count; i++)
         g[i] = from + (to - from) * (float)(i * 2654435761u % 1024) / 1024.0f;
     return g;
@@ -122,12 +98,12 @@ static void lane_open(struct kbench_work *w, struct lane *lane)
 {
     const struct kbench_model *m = w->c.model;
     uint64_t n = rows(&w->c), wide = channels(m), heads = m->v_heads;
-    lane->in = values(n * wide, w->c.dtype, 1.0f);
-    lane->out = values(n * wide, w->c.dtype, 1.0f);
+    lane->in = kbench_values(n * wide, w->c.dtype, 1.0f);
+    lane->out = kbench_values(n * wide, w->c.dtype, 1.0f);
     lane->small[0] = gates(n * gate_count(m), -0.2f, -0.01f);
     lane->small[1] = gates(n * heads, 0.1f, 0.9f);
-    lane->small[2] = values(wide * CONV_WIDTH, w->c.dtype, 0.5f);
-    lane->small[3] = values(gate_count(m) + wide, SC_DTYPE_F32, 0.1f);
+    lane->small[2] = kbench_values(wide * CONV_WIDTH, w->c.dtype, 0.5f);
+    lane->small[3] = kbench_values(gate_count(m) + wide, SC_DTYPE_F32, 0.1f);
     lane->source = bench_alloc(w->c.batch, sizeof(int32_t));
     lane->dest = bench_alloc(w->c.batch, sizeof(int32_t));
     lane->records = bench_alloc(w->c.batch, sizeof(int32_t));
@@ -135,9 +111,9 @@ static void lane_open(struct kbench_work *w, struct lane *lane)
     lane->row_start = bench_alloc(w->c.batch + 1, sizeof(int32_t));
     for (uint32_t r = 0; r <= w->c.batch; r++) lane->row_start[r] = (int32_t)(r * w->c.tokens);
     if (m->ssm)
-        lane->dt = values(n * heads, w->c.dtype, 1.0f);
+        lane->dt = kbench_values(n * heads, w->c.dtype, 1.0f);
     if (!by_rows(&w->c) && w->part_bytes)
-        lane->state = values(2 * w->part_bytes / elem(w->c.state), w->c.state, 0.1f);
+        lane->state = kbench_values(2 * w->part_bytes / elem(w->c.state), w->c.state, 0.1f);
     lane->dest[0] = 1;
 }
 
@@ -147,13 +123,13 @@ static void pool_open(struct kbench_work *w, uint64_t pool_bytes)
     uint64_t least = (uint64_t)w->threads * w->c.batch;
     if (count < least)
         count = least;
-    w->pool = values(0, w->c.state, 0.0f);
+    w->pool = kbench_values(0, w->c.state, 0.0f);
     free(w->pool);
     uint64_t block = w->part_bytes * 4, total = (count + 1) * w->part_bytes;
     w->pool = aligned_alloc(2 << 20, (total + (2 << 20) - 1) / (2 << 20) * (2 << 20));
     if (!w->pool)
         bench_fail(BENCH_NO_MEMORY, "out of memory (%llu bytes)", (unsigned long long)total);
-    void *pattern = values(block / elem(w->c.state), w->c.state, 0.1f);
+    void *pattern = kbench_values(block / elem(w->c.state), w->c.state, 0.1f);
     for (uint64_t at = 0; at < total; at += block)
         memcpy((uint8_t *)w->pool + at, pattern, total - at < block ? total - at : block);
     free(pattern);
@@ -164,19 +140,10 @@ static void pool_open(struct kbench_work *w, uint64_t pool_bytes)
     }
 }
 
-static sc_k_delta_shape shape(const struct kbench_model *m)
+sc_k_delta_shape kbench_shape(const struct kbench_model *m)
 {
     return (sc_k_delta_shape){.kind = m->kind, .heads = m->heads, .v_heads = m->v_heads,
         .k_dim = m->k_dim, .v_dim = m->v_dim, .qk_l2norm = true};
-}
-
-static void rings_open(struct kbench_work *w)
-{
-    const sc_k_delta_shape s = shape(w->c.model);
-    bench_must(sc_k_replay_delta_record_bytes(&s, w->c.dtype, &w->record_bytes),
-        "sc_k_replay_delta_record_bytes");
-    uint64_t slots = 1 + (uint64_t)w->threads * w->calls * w->c.batch;
-    w->rings = values(slots * RECORDS * w->record_bytes / 4, SC_DTYPE_F32, 0.0f);
 }
 
 struct kbench_work *kbench_open(const struct kbench_case *c, uint64_t pool_bytes,
@@ -198,7 +165,7 @@ struct kbench_work *kbench_open(const struct kbench_case *c, uint64_t pool_bytes
         w->calls = (uint32_t)((pool_bytes < SMALL_BYTES ? pool_bytes : SMALL_BYTES)
             / (kbench_bytes(w) / threads)) + 1;
     if (c->op == KBENCH_REPLAY)
-        rings_open(w);
+        kbench_rings_open(w);
     return w;
 }
 
@@ -214,27 +181,36 @@ void kbench_close(struct kbench_work *w)
     free(w->pool), free(w->rings), free(w->lanes), free(w);
 }
 
-/* Token by token, or chunk by chunk; x, B and C are columns of one row, as the conv leaves them. */
-static void run_ssm(struct kbench_work *w, struct lane *lane, sc_k_slots slots)
+/* x, B and C are columns of one row, as the conv leaves them. */
+sc_k_ssm_params kbench_ssm_params(const struct kbench_work *w, const struct lane *lane,
+    sc_k_slots slots)
 {
     const struct kbench_model *m = w->c.model;
-    uint64_t e = elem(w->c.dtype), vo = outputs(m), n = (uint64_t)m->heads * m->k_dim, bytes = 0;
+    uint64_t e = elem(w->c.dtype), vo = outputs(m), n = (uint64_t)m->heads * m->k_dim;
+    int64_t wide = (int64_t)channels(m);
     const uint8_t *in = lane->in;
-    sc_k_ssm_chunk_params p = {.tokens = {.x = dev(in), .dt = dev(lane->dt), .b = dev(in + vo * e),
-        .c = dev(in + (vo + n) * e), .y = dev(lane->out), .x_stride = (int64_t)channels(m),
-        .b_stride = (int64_t)channels(m), .c_stride = (int64_t)channels(m), .dtype = w->c.dtype,
-        .a_log = dev(lane->small[3]), .d = dev(lane->small[3]), .heads = m->v_heads,
-        .groups = m->heads, .head_dim = m->v_dim, .state_dim = m->k_dim,
-        .token_count = (uint32_t)rows(&w->c), .row_count = w->c.batch,
-        .row_start = dev(lane->row_start), .source = dev(lane->source), .dest = dev(lane->dest),
-        .state = slots}, .chunk = SSM_CHUNK};
+    return (sc_k_ssm_params){.x = dev(in), .dt = dev(lane->dt),
+        .b = dev(in + vo * e), .c = dev(in + (vo + n) * e),
+        .y = dev(lane->out), .x_stride = wide, .b_stride = wide, .c_stride = wide,
+        .dtype = w->c.dtype, .a_log = dev(lane->small[3]),
+        .d = dev(lane->small[3]), .heads = m->v_heads, .groups = m->heads,
+        .head_dim = m->v_dim, .state_dim = m->k_dim, .token_count = (uint32_t)rows(&w->c),
+        .row_count = w->c.batch, .row_start = dev(lane->row_start),
+        .source = dev(lane->source), .dest = dev(lane->dest), .state = slots};
+}
+
+/* Token by token, or chunk by chunk. */
+static void run_ssm(struct kbench_work *w, struct lane *lane, sc_k_slots slots)
+{
+    uint64_t bytes = 0;
+    sc_k_ssm_chunk_params p = {.tokens = kbench_ssm_params(w, lane, slots), .chunk = SSM_CHUNK};
     if (w->c.op != KBENCH_CHUNK) {
         bench_must(sc_k_ssm(NULL, &p.tokens, NULL), "sc_k_ssm");
         return;
     }
     bench_must(sc_k_ssm_chunk_scratch(NULL, &p, &bytes), "sc_k_ssm_chunk_scratch");
     if (!lane->scratch)
-        lane->scratch = values((bytes + 4095) / 4, SC_DTYPE_F32, 0.0f);
+        lane->scratch = kbench_values((bytes + 4095) / 4, SC_DTYPE_F32, 0.0f);
     p.scratch = dev(lane->scratch);
     p.scratch_bytes = bytes;
     bench_must(sc_k_ssm_chunk(NULL, &p, NULL), "sc_k_ssm_chunk");
@@ -249,51 +225,54 @@ static void run_verify(struct kbench_work *w, struct lane *lane, sc_k_slots slot
     sc_k_delta_verify_params p = {.tokens = {.q = dev(in), .k = dev(in + qk * e),
         .v = dev(in + 2 * qk * e), .o = dev(lane->out), .q_stride = (int64_t)channels(m),
         .k_stride = (int64_t)channels(m), .v_stride = (int64_t)channels(m), .dtype = w->c.dtype,
-        .g = dev(lane->small[0]), .beta = dev(lane->small[1]), .shape = shape(m),
+        .g = dev(lane->small[0]), .beta = dev(lane->small[1]), .shape = kbench_shape(m),
         .token_count = (uint32_t)rows(&w->c), .row_count = w->c.batch,
         .row_start = dev(lane->row_start), .source = dev(lane->source), .state = slots},
         .tokens_max = w->c.tokens};
     bench_must(sc_k_delta_verify_scratch(NULL, &p, &bytes), "sc_k_delta_verify_scratch");
     if (!lane->scratch)
-        lane->scratch = values((bytes + 4095) / 4, SC_DTYPE_F32, 0.0f);
+        lane->scratch = kbench_values((bytes + 4095) / 4, SC_DTYPE_F32, 0.0f);
     p.tokens.scratch = dev(lane->scratch);
     p.tokens.scratch_bytes = bytes;
     bench_must(sc_k_delta_verify(NULL, &p, NULL), "sc_k_delta_verify");
 }
 
-/* The step that lane->records and lane->mode say, each row with the ring of its slot. */
-static void run_ring(struct kbench_work *w, struct lane *lane, const sc_k_decode_packed_params *p)
-{
-    sc_k_replay_delta_params ring = {.step = *p, .ring = {.slots = {dev(w->rings),
-        (int64_t)RECORDS * w->record_bytes, SC_DTYPE_U8, 0}, .records_max = RECORDS,
-        .record_bytes = w->record_bytes, .slot = dev(lane->source),
-        .records = dev(lane->records), .mode = dev(lane->mode)}};
-    bench_must(sc_k_replay_delta(NULL, &ring, NULL), "sc_k_replay_delta");
-}
-
-static void run_by_rows(struct kbench_work *w, struct lane *lane, uint32_t call)
+sc_k_slots kbench_rows(const struct kbench_work *w, struct lane *lane, uint32_t call)
 {
     uint32_t first = lane->first + call * w->c.batch;
     for (uint32_t r = 0; r < w->c.batch; r++)
         lane->source[r] = lane->dest[r] = (int32_t)(first + r);
-    sc_k_slots slots = {dev(w->pool), (int64_t)w->part_bytes, w->c.state, 0};
+    return (sc_k_slots){dev(w->pool), (int64_t)w->part_bytes, w->c.state, 0};
+}
+
+sc_k_decode_packed_params kbench_decode_params(const struct kbench_work *w,
+    const struct lane *lane, sc_k_slots slots)
+{
+    return (sc_k_decode_packed_params){.qkv = dev(lane->in), .o = dev(lane->out),
+        .dtype = w->c.dtype, .g = dev(lane->small[0]), .beta = dev(lane->small[1]),
+        .shape = kbench_shape(w->c.model), .row_count = w->c.batch,
+        .source = dev(lane->source), .dest = dev(lane->dest), .state = slots};
+}
+
+void kbench_decode(struct kbench_work *w, struct lane *lane, sc_k_slots slots)
+{
+    if (w->c.model->ssm) {
+        run_ssm(w, lane, slots);
+        return;
+    }
+    sc_k_decode_packed_params p = kbench_decode_params(w, lane, slots);
+    bench_must(sc_k_decode_packed(NULL, &p, NULL), "sc_k_decode_packed");
+}
+
+static void run_by_rows(struct kbench_work *w, struct lane *lane, uint32_t call)
+{
+    sc_k_slots slots = kbench_rows(w, lane, call);
     if (w->c.op == KBENCH_VERIFY) {
         run_verify(w, lane, slots);
         return;
     }
-    if (w->c.op == KBENCH_DECODE && w->c.model->ssm) {
-        run_ssm(w, lane, slots);
-        return;
-    }
-    if (w->c.op == KBENCH_DECODE || w->c.op == KBENCH_REPLAY) {
-        sc_k_decode_packed_params p = {.qkv = dev(lane->in), .o = dev(lane->out),
-            .dtype = w->c.dtype, .g = dev(lane->small[0]), .beta = dev(lane->small[1]),
-            .shape = shape(w->c.model), .row_count = w->c.batch, .source = dev(lane->source),
-            .dest = dev(lane->dest), .state = slots};
-        if (w->c.op == KBENCH_REPLAY)
-            run_ring(w, lane, &p);
-        else
-            bench_must(sc_k_decode_packed(NULL, &p, NULL), "sc_k_decode_packed");
+    if (w->c.op == KBENCH_DECODE) {
+        kbench_decode(w, lane, slots);
         return;
     }
     sc_k_conv_update_params p = {.x = dev(lane->in), .y = dev(lane->out), .dtype = w->c.dtype,
@@ -316,7 +295,7 @@ static void run_delta(struct kbench_work *w, struct lane *lane)
     sc_k_delta_params p = {.q = dev(in), .k = dev(in + qk * e), .v = dev(in + 2 * qk * e),
         .o = dev(lane->out), .q_stride = (int64_t)channels(m), .k_stride = (int64_t)channels(m),
         .v_stride = (int64_t)channels(m), .dtype = w->c.dtype, .g = dev(lane->small[0]),
-        .beta = dev(lane->small[1]), .shape = shape(m), .token_count = w->c.tokens,
+        .beta = dev(lane->small[1]), .shape = kbench_shape(m), .token_count = w->c.tokens,
         .row_count = 1, .row_start = dev(lane->row_start), .source = dev(lane->source),
         .dest = dev(lane->dest),
         .state = slots, .chunk = CHUNK};
@@ -326,7 +305,7 @@ static void run_delta(struct kbench_work *w, struct lane *lane)
     }
     bench_must(sc_k_delta_chunk_scratch(NULL, &p, &bytes), "sc_k_delta_chunk_scratch");
     if (!lane->scratch)
-        lane->scratch = values((bytes + 4095) / 4, SC_DTYPE_F32, 0.0f);
+        lane->scratch = kbench_values((bytes + 4095) / 4, SC_DTYPE_F32, 0.0f);
     p.scratch = dev(lane->scratch);
     p.scratch_bytes = bytes;
     bench_must(sc_k_delta_chunk(NULL, &p, NULL), "sc_k_delta_chunk");
@@ -368,23 +347,12 @@ static void run_small(struct kbench_work *w, struct lane *lane)
     }
 }
 
-/* A flush cycle of the whole pool: token by token, as decodes come. */
-static void run_cycle(struct kbench_work *w, struct lane *lane)
-{
-    for (int32_t step = 0; step < CYCLE; step++) {
-        for (uint32_t r = 0; r < w->c.batch; r++) {
-            lane->records[r] = step;
-            lane->mode[r] = step < RECORDS ? SC_REPLAY_APPEND : SC_REPLAY_FLUSH;
-        }
-        for (uint32_t call = 0; call < w->calls; call++) run_by_rows(w, lane, call);
-    }
-}
-
 void kbench_run(struct kbench_work *w, uint32_t thread)
 {
     struct lane *lane = &w->lanes[thread];
     if (w->c.op == KBENCH_REPLAY) {
-        run_cycle(w, lane);
+        kbench_ring_append(w, thread);
+        kbench_ring_flush(w, thread);
         return;
     }
     for (uint32_t call = 0; call < w->calls; call++)
@@ -403,7 +371,8 @@ void kbench_scale(struct kbench_work *w, uint32_t thread)
     struct lane *lane = &w->lanes[thread];
     float one = 1.0f;
     if (by_rows(&w->c)) {
-        for (uint32_t pass = 0; pass < (w->c.op == KBENCH_REPLAY ? CYCLE : 1); pass++)
+        uint32_t passes = w->c.op == KBENCH_REPLAY ? KBENCH_CYCLE * w->c.passes : 1;
+        for (uint32_t pass = 0; pass < passes; pass++)
             for (uint32_t s = lane->first; s < lane->first + lane->slots; s++)
                 kbench_scale_memory((uint8_t *)w->pool + s * w->part_bytes, w->part_bytes, one);
         return;
@@ -432,21 +401,30 @@ enum kbench_limit kbench_limit_of(enum kbench_op op)
 
 uint64_t kbench_calls(const struct kbench_work *w)
 {
-    return (uint64_t)w->calls * w->threads * (w->c.op == KBENCH_REPLAY ? CYCLE : 1);
+    return (uint64_t)w->calls * w->threads
+        * (w->c.op == KBENCH_REPLAY ? KBENCH_CYCLE * w->c.passes : 1);
+}
+
+/* Tensors of the tokens of one call. */
+static uint64_t token_bytes(const struct kbench_work *w)
+{
+    const struct kbench_model *m = w->c.model;
+    return rows(&w->c) * ((channels(m) + outputs(m)) * elem(w->c.dtype)
+        + (gate_count(m) + m->v_heads) * 4);
 }
 
 uint64_t kbench_bytes(const struct kbench_work *w)
 {
     const struct kbench_model *m = w->c.model;
     uint64_t n = rows(&w->c), e = elem(w->c.dtype), each = 0;
-    uint64_t delta = n * ((channels(m) + outputs(m)) * e + (gate_count(m) + m->v_heads) * 4);
+    uint64_t delta = token_bytes(w);
     switch (w->c.op) {
     case KBENCH_DECODE: each = delta + 2 * w->part_bytes * w->c.batch; break;
     case KBENCH_VERIFY: each = delta + w->part_bytes * w->c.batch; break;
     case KBENCH_REPLAY: /* the state once, and written at the end of a cycle; records */
-        each = delta + w->c.batch * (w->part_bytes + w->part_bytes / CYCLE
-            + w->record_bytes * (uint64_t)RECORDS / 2
-            + w->record_bytes * (uint64_t)RECORDS / CYCLE);
+        each = delta + w->c.batch * (w->part_bytes + w->part_bytes / KBENCH_CYCLE
+            + w->record_bytes * (uint64_t)KBENCH_RECORDS / 2
+            + w->record_bytes * (uint64_t)KBENCH_RECORDS / KBENCH_CYCLE);
         break;
     case KBENCH_CHUNK:
     case KBENCH_RECURRENT: each = delta + w->part_bytes; break; /* from the zero state */
@@ -461,6 +439,11 @@ uint64_t kbench_bytes(const struct kbench_work *w)
     return each * kbench_calls(w);
 }
 
+uint64_t kbench_decode_bytes(const struct kbench_work *w)
+{
+    return token_bytes(w) * kbench_calls(w) + 2 * w->part_bytes * w->c.batch * kbench_calls(w);
+}
+
 uint64_t kbench_scale_bytes(const struct kbench_work *w)
 {
     if (by_rows(&w->c))
@@ -473,7 +456,9 @@ uint64_t kbench_flops(const struct kbench_work *w)
     const struct kbench_model *m = w->c.model;
     uint64_t k = m->k_dim, v = m->v_dim, n = rows(&w->c) * kbench_calls(w);
     switch (w->c.op) {
-    case KBENCH_REPLAY: return n * m->v_heads * (4 * k * v * RECORDS / CYCLE + 7 * k * v);
+    case KBENCH_REPLAY: /* the base read for one vector or two, then each token stepped once more */
+        return n * m->v_heads * ((m->ssm ? 2u : 4u) * k * v * KBENCH_RECORDS / KBENCH_CYCLE
+            + (m->ssm ? 5u : 7u) * k * v);
     case KBENCH_DECODE:
     case KBENCH_VERIFY:
     case KBENCH_RECURRENT: return n * m->v_heads * (m->ssm ? 5 : 7) * k * v;

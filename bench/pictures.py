@@ -113,8 +113,10 @@ def main():
     drawn = 0
     results = [json.loads(line) for line in sys.stdin if line.startswith("{")]
     hits = [result for result in results if result.get("bench") == "hit"]
-    kernels = [result for result in results if result.get("bench") == "kernels"]
-    others = [lines for result in results if result not in hits and result not in kernels
+    kernels = [result for result in results if result.get("bench") == "kernels"
+               and result["metric"] == "time"]
+    others = [lines for result in results
+              if result not in hits and result.get("bench") != "kernels"
               for lines in pictures(result)]
     for lines in [*others, *hit_pictures(hits), *kernel_pictures(kernels)]:
         if lines:

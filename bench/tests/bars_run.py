@@ -62,6 +62,13 @@ def main():
     names, _ = judge(done, done.stderr)
     assert len(names) == 6 and all("decode" in name for name in names), names
     assert all(json.loads(line)["bench"] == "kernels" for line in done.stdout.splitlines())
+    # States that a cache holds tell nothing of memory.
+    machine = json.loads(done.stdout.splitlines()[0])
+    for op, word in (("decode", "of x *= c in place"), ("replay", "faster than decode")):
+        done = run("kernels", *TINY_KERNELS, "--op", op, "--bars", "--no-sgemm")
+        names, missed = judge(done, done.stdout)
+        assert len(names) == 6 and all(name.endswith(word) for name in names), names
+        assert machine["cache_mib"] < 4 or names == missed, done.stdout
     # No bars at all.
     done = run("kernels", *TINY_KERNELS, "--op", "gates", "--bars")
     assert judge(done, done.stdout)[0] == [] and done.returncode == 0, done
