@@ -47,10 +47,24 @@ bool sc_radix_step_get(const struct sc_radix *r, sc_node id, struct sc_radix_ste
     const struct rx_node *node = rx_node(r, id);
     bool top = node->parent->flags & RX_ROOT;
     *step_out = (struct sc_radix_step){.parent = top ? SC_NODE_NONE : node->parent->id,
-        .first_child = rx_id(node->child[0]), .next_sibling = rx_use(r, id)->next_sibling,
         .start = node->start, .end = rx_end(node), .snapshot = node->snapshot,
         .child_count = rx_child_count(r, node)};
     return true;
+}
+
+sc_node sc_radix_child_get(const struct sc_radix *r, sc_node node)
+{
+    return r && rx_known(r, node) ? rx_id(rx_node(r, node)->child[0]) : SC_NODE_NONE;
+}
+
+sc_node sc_radix_sibling_get(const struct sc_radix *r, sc_node node)
+{
+    return r && rx_known(r, node) ? rx_use(r, node)->next_sibling : SC_NODE_NONE;
+}
+
+uint32_t sc_radix_snapshot_get(const struct sc_radix *r, sc_node node)
+{
+    return r && rx_known(r, node) ? rx_node(r, node)->snapshot : 0;
 }
 
 sc_status sc_radix_marks_get(const struct sc_radix *r, sc_node node, sc_mark *marks_out,

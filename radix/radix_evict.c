@@ -56,7 +56,8 @@ static uint32_t heap_least_child(const struct rx_heap *heap, uint32_t at)
     if (first >= heap->count) return 0;
     uint32_t least = (uint32_t)first;
     for (uint64_t i = first + 1; i < first + RX_HEAP_WAYS && i < heap->count; i++) {
-        if (heap->entries[i].tick < heap->entries[least].tick) least = (uint32_t)i;
+        bool earlier = heap->entries[i].tick < heap->entries[least].tick; /* no branch could tell */
+        least ^= (least ^ (uint32_t)i) & -(uint32_t)earlier;
     }
     return least;
 }

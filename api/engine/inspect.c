@@ -90,27 +90,21 @@ static sc_node first_of_space(const struct sc_radix *radix, uint32_t space)
     return node;
 }
 
-static sc_node next_sibling(const struct sc_radix *radix, sc_node node)
-{
-    struct sc_radix_step step;
-    return sc_radix_step_get(radix, node, &step) ? step.next_sibling : SC_NODE_NONE;
-}
-
 /* The next one in preorder below `top`; `*depth` is that of the node. */
 static sc_node next_below(const struct sc_radix *radix, sc_node top, sc_node node, uint32_t *depth)
 {
     struct sc_radix_step step;
-    if (!sc_radix_step_get(radix, node, &step)) return SC_NODE_NONE;
-    if (step.first_child != SC_NODE_NONE) {
+    sc_node next = sc_radix_child_get(radix, node);
+    if (next != SC_NODE_NONE) {
         (*depth)++;
-        return step.first_child;
+        return next;
     }
-    while (node != top && step.next_sibling == SC_NODE_NONE) {
+    while (node != top && (next = sc_radix_sibling_get(radix, node)) == SC_NODE_NONE) {
+        if (!sc_radix_step_get(radix, node, &step)) return SC_NODE_NONE;
         node = step.parent;
         (*depth)--;
-        if (!sc_radix_step_get(radix, node, &step)) return SC_NODE_NONE;
     }
-    return node == top ? SC_NODE_NONE : step.next_sibling;
+    return node == top ? SC_NODE_NONE : next;
 }
 
 /* ---- tops ---- */
@@ -188,8 +182,8 @@ static sc_status find_tops(struct path *path, uint32_t space, const sc_key *pref
     /* Nothing is left of the prefix: whatever goes on from here. */
     bool any = match.kv_len == count && !at_end;
     sc_node child = match.node == SC_NODE_NONE ? first_of_space(path->radix, space) :
-        step.first_child;
-    for (; child != SC_NODE_NONE; child = next_sibling(path->radix, child)) {
+        sc_radix_child_get(path->radix, match.node);
+    for (; child != SC_NODE_NONE; child = sc_radix_sibling_get(path->radix, child)) {
         SC_TRY(consider(path, child, prefix, any, tops));
     }
     return SC_OK;
@@ -494,10 +488,10 @@ static sc_status explain(const sc_cache *cache, const struct space *space, const
         return explain_branch(path, match.node, key, out);
     }
     sc_node child = match.node == SC_NODE_NONE ? first_of_space(cache->radix,
-        space->radix_space) : step.first_child;
+        space->radix_space) : sc_radix_child_get(cache->radix, match.node);
     for (uint32_t i = 0; child != SC_NODE_NONE && i < BRANCHES_MAX; i++) {
         SC_TRY(explain_branch(path, child, key, out));
-        child = next_sibling(cache->radix, child);
+        child = sc_radix_sibling_get(cache->radix, child);
     }
     return SC_OK;
 }

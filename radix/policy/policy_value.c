@@ -51,8 +51,7 @@ uint32_t pol_at(const struct sc_policy *p, sc_node node, uint32_t snapshot)
 
 uint32_t pol_now(const struct sc_policy *p, sc_node node)
 {
-    struct sc_radix_step step;
-    return step_get(p, node, &step) ? pol_at(p, node, step.snapshot) : 0;
+    return pol_at(p, node, sc_radix_snapshot_get(p->options.radix, node));
 }
 
 /* The next node strictly above that carries a snapshot. */
@@ -301,17 +300,19 @@ void pol_below_changed(struct sc_policy *p, sc_node node)
     struct sc_radix_step step;
     if (!step_get(p, node, &step)) return;
     uint32_t visited = 0;
-    sc_node at = step.first_child;
+    const struct sc_radix *radix = p->options.radix;
+    sc_node at = sc_radix_child_get(radix, node);
     uint32_t floor = step.end;
     while (at != SC_NODE_NONE && visited++ < CHILD_WALK_MAX && step_get(p, at, &step)) {
         uint32_t id = pol_at(p, at, step.snapshot);
         if (id != 0) pol_touch(p, id);
         bool stop = step.snapshot != 0 && (id == 0 || pol_cand(p, id)->kind != KIND_SUPERSEDED);
-        sc_node next = stop ? SC_NODE_NONE : step.first_child;
+        sc_node next = stop ? SC_NODE_NONE : sc_radix_child_get(radix, at);
         while (next == SC_NODE_NONE) { /* go on beside, or beside an ancestor */
-            next = step.next_sibling;
+            next = sc_radix_sibling_get(radix, at);
             if (next != SC_NODE_NONE || step.start <= floor) break;
-            if (!step_get(p, step.parent, &step)) return;
+            at = step.parent;
+            if (!step_get(p, at, &step)) return;
         }
         at = next;
     }
@@ -322,7 +323,7 @@ void pol_tail_changed(struct sc_policy *p, sc_node node)
 {
     struct sc_radix_step step;
     for (sc_node at = node; step_get(p, at, &step) && step.child_count <= 1;
-         at = step.first_child) {
+         at = sc_radix_child_get(p->options.radix, at)) {
         uint32_t id = pol_at(p, at, step.snapshot);
         if (id == 0) continue;
         pol_touch(p, id);

@@ -227,6 +227,9 @@ static sc_node insert_from(struct rworld *w, const struct insert_in *in)
         RCHECK(w, sc_radix_step_get(w->radix, id, &step) && step.parent == info.parent &&
             step.start == info.start && step.end == info.end && step.snapshot == info.snapshot &&
             step.child_count == info.child_count, "step");
+        RCHECK(w, sc_radix_child_get(w->radix, id) == info.first_child &&
+            sc_radix_sibling_get(w->radix, id) == info.next_sibling &&
+            sc_radix_snapshot_get(w->radix, id) == info.snapshot, "beside");
         bool good = info.end <= match.kv_len;
         for (uint32_t at = info.start; good && at < info.end; at += w->page) {
             good = history_at(in, at) == info.history;

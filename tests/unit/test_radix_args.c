@@ -226,6 +226,12 @@ START_TEST(args__reading)
     ck_assert(!sc_radix_step_get(NULL, node, &step) && !sc_radix_step_get(t->radix, node, NULL));
     ck_assert(!sc_radix_step_get(t->radix, SC_NODE_NONE, &step));
     ck_assert(!sc_radix_step_get(t->radix, 99999, &step));
+    ck_assert(sc_radix_child_get(NULL, node) == SC_NODE_NONE);
+    ck_assert(sc_radix_child_get(t->radix, 99999) == SC_NODE_NONE);
+    ck_assert(sc_radix_sibling_get(NULL, node) == SC_NODE_NONE);
+    ck_assert(sc_radix_sibling_get(t->radix, 99999) == SC_NODE_NONE);
+    ck_assert(sc_radix_snapshot_get(NULL, node) == 0);
+    ck_assert(sc_radix_snapshot_get(t->radix, 99999) == 0);
     BAD(SC_ERR_INVALID, sc_radix_node_get(NULL, node, &info));
     BAD(SC_ERR_INVALID, sc_radix_node_get(t->radix, node, NULL));
     BAD(SC_ERR_STALE, sc_radix_node_get(t->radix, SC_NODE_NONE, &info));

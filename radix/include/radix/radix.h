@@ -259,12 +259,18 @@ struct sc_radix_node_info {
 };
 sc_status sc_radix_node_get(const struct sc_radix *radix, sc_node node,
     struct sc_radix_node_info *info_out);
-/* What a walk needs of a node, cheaper than all of the above. False: there is no such node. */
+/* What a walk up needs of a node, cheaper than all of the above: it reads one cache line of a node
+ * that is no fork, and its parent's. False: there is no such node. */
 struct sc_radix_step {
-    sc_node parent, first_child, next_sibling;
+    sc_node parent;
     uint32_t start, end, snapshot, child_count;
 };
 bool sc_radix_step_get(const struct sc_radix *radix, sc_node node, struct sc_radix_step *step_out);
+/* Where a walk goes on, down or beside; SC_NODE_NONE: nowhere, or there is no such node. */
+sc_node sc_radix_child_get(const struct sc_radix *radix, sc_node node);
+sc_node sc_radix_sibling_get(const struct sc_radix *radix, sc_node node);
+/* The snapshot of a node; 0: none, or no such node. */
+uint32_t sc_radix_snapshot_get(const struct sc_radix *radix, sc_node node);
 /* Its marks. SC_ERR_STALE; SC_ERR_LIMIT when cap is short (count_out says what is needed). */
 sc_status sc_radix_marks_get(const struct sc_radix *radix, sc_node node, sc_mark *marks_out,
     uint32_t cap, uint32_t *count_out);
