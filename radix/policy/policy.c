@@ -212,10 +212,27 @@ void sc_policy_time(struct sc_policy *p, uint64_t now_ns)
     if (p && now_ns > p->wall_ns) clock_set(p, now_ns, 0);
 }
 
+/* A look-up by hash waits for memory twice, and a prompt has two as a rule: where it leaves those
+ * that begin alike, and where what is known of it ends. */
+enum { FORKS_AHEAD = 3, ENDS_AHEAD = 2 };
+
+static void path_prefetch(const struct sc_policy *p, const struct sc_policy_path *path,
+    void (*prefetch)(const struct sc_policy *, uint64_t))
+{
+    uint32_t end = path->kv_len / p->options.block_tokens;
+    for (uint32_t k = 0; k < FORKS_AHEAD && k < path->block_count; k++) {
+        prefetch(p, path->hashes[k]);
+    }
+    for (uint32_t k = end; k < end + ENDS_AHEAD && k < path->block_count; k++) {
+        prefetch(p, path->hashes[k]);
+    }
+}
+
 sc_status sc_policy_begin(struct sc_policy *p, struct sc_policy_path *path)
 {
     SC_REQUIRE(p != NULL && path != NULL);
     SC_TRY(path_check(p, path));
+    if (p->model) path_prefetch(p, path, pol_table_prefetch);
     if (!pol_cands_reserve(p, path->point_cap) ||
         (p->model &&
             !pol_grow(p, (void **)&p->path, &p->path_cap, path->block_count, sizeof *p->path))) {
@@ -238,6 +255,7 @@ sc_status sc_policy_begin(struct sc_policy *p, struct sc_policy_path *path)
         return SC_OK;
     }
     pol_ghosts_expire(p, path->block_count);
+    path_prefetch(p, path, pol_ghost_prefetch);
     pol_learn(p, path);
     if (path->linear && path->used != 0 && path->used == path->wanted) {
         uint32_t up = pol_up(p, path->state_node);

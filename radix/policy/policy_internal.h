@@ -92,12 +92,12 @@ static_assert(sizeof(struct cand) == 128, "two cache lines");
 
 /* One interval of demand. */
 struct sample {
-    double start_s;
     float rest_s;      /* of its age, in the bucket */
     uint32_t profile;
     uint16_t cell; /* stratum and age bucket */
     bool event;    /* it was wanted. Whether it still runs: model->open */
 };
+static_assert(sizeof(struct sample) == 12, "a fit reads all of them, several times");
 
 /* What intervals have in common: stratum and features. */
 struct profile {
@@ -123,17 +123,23 @@ struct rates {
     uint64_t valleys; /* a bit for each age at which it is no more than at its neighbours */
 };
 
+/* Pairs that a fit reads or writes together. */
+struct passed { float exposure, count; };
+struct hazard_sum { float before, hazard; };
+
 struct fit { /* scratch */
     uint32_t rows;
     uint32_t count;            /* of the strata that there are: */
     uint8_t strata[STRATA];    /* ascending */
-    float exposure[STRATA * AGES], passed[STRATA * AGES], cumulated[STRATA * AGES];
+    struct passed passed[STRATA * AGES];
+    struct hazard_sum sums[STRATA * AGES];
     float pooled[AGES];
     float expected[MULTIPLIERS];
 };
 
 struct model {
     struct sample *ring;
+    double *starts_s; /* of each */
     uint64_t *open; /* a bit for each: it still runs */
     uint32_t cap;
     struct profile *profiles; /* [cap + 1], 0 is none */
@@ -196,6 +202,8 @@ bool pol_ghosts_create(struct sc_policy *p, uint32_t max);
 void pol_ghosts_destroy(struct sc_policy *p);
 void pol_ghosts_expire(struct sc_policy *p, uint64_t room);
 uint32_t pol_ghost_find(const struct sc_policy *p, uint64_t hash);
+void pol_table_prefetch(const struct sc_policy *p, uint64_t hash);
+void pol_ghost_prefetch(const struct sc_policy *p, uint64_t hash);
 /* The block after `ghost`. */
 uint32_t pol_ghost_next(const struct sc_policy *p, uint32_t ghost, uint64_t hash);
 /* The last block of a path; 0: not known. */

@@ -86,7 +86,8 @@ void pol_cand_free(struct sc_policy *p, uint32_t id)
 
 /* --- ghosts --- */
 
-enum { GHOSTS_PER_LINE = 64 / sizeof(struct ghost) };
+/* A line of ghosts is read in less time than the next one takes to come: that many are under way. */
+enum { GHOSTS_PER_LINE = 64 / sizeof(struct ghost), LINES_AHEAD = 8 };
 
 static void table_put(struct sc_policy *p, uint32_t id)
 {
@@ -179,18 +180,29 @@ uint32_t pol_ghost_find(const struct sc_policy *p, uint64_t hash)
     uint32_t at = (uint32_t)hash & p->table_mask;
     for (; p->table[at] != 0; at = (at + 1) & p->table_mask) {
         const struct ghost *ghost = &p->ghosts[p->table[at]];
-        __builtin_prefetch(ghost + GHOSTS_PER_LINE); /* those behind it follow, as a rule */
-        __builtin_prefetch(ghost + 2 * GHOSTS_PER_LINE);
-        __builtin_prefetch(ghost + 3 * GHOSTS_PER_LINE);
+        for (int line = 1; line <= LINES_AHEAD; line++) { /* those behind it follow, as a rule */
+            __builtin_prefetch(ghost + line * GHOSTS_PER_LINE);
+        }
         if (ghost->hash == hash) return p->table[at];
     }
     return 0;
 }
 
+/* Starts the reads of a look-up to come: of the table, and, later, of what stands there. */
+void pol_table_prefetch(const struct sc_policy *p, uint64_t hash)
+{
+    __builtin_prefetch(&p->table[(uint32_t)hash & p->table_mask]);
+}
+
+void pol_ghost_prefetch(const struct sc_policy *p, uint64_t hash)
+{
+    __builtin_prefetch(&p->ghosts[p->table[(uint32_t)hash & p->table_mask]]);
+}
+
 uint32_t pol_ghost_next(const struct sc_policy *p, uint32_t ghost, uint64_t hash)
 {
     uint32_t next = ghost + 1;
-    __builtin_prefetch(&p->ghosts[next + 3 * GHOSTS_PER_LINE]);
+    __builtin_prefetch(&p->ghosts[next + LINES_AHEAD * GHOSTS_PER_LINE]);
     bool there = next <= p->ghost_used && p->ghosts[next].follows && p->ghosts[next].hash == hash;
     return there ? next : pol_ghost_find(p, hash);
 }

@@ -218,8 +218,9 @@ static uint8_t ages_part(
         if (to - word * 64 < 64)
             runs &= ((uint64_t)1 << (to - word * 64)) - 1;
         for (; runs != 0; runs &= runs - 1) {
-            struct sample *sample = &model->ring[word * 64 + (uint32_t)__builtin_ctzll(runs)];
-            double age_s = now_s - sample->start_s;
+            uint32_t at = word * 64 + (uint32_t)__builtin_ctzll(runs);
+            struct sample *sample = &model->ring[at];
+            double age_s = now_s - model->starts_s[at];
             while (bucket > 0 && age_s < pol_age_edge[bucket])
                 bucket--;
             sample->rest_s = (float)(age_s - pol_age_edge[bucket]);
@@ -240,7 +241,6 @@ static void fit_ages(struct sc_policy *p, struct fit *fit)
 static void fit_exposure(struct model *model, struct fit *fit)
 {
     for (uint32_t k = 0; k < fit->count; k++) {
-        memset(&fit->exposure[fit->strata[k] * AGES], 0, AGES * sizeof fit->exposure[0]);
         memset(&fit->passed[fit->strata[k] * AGES], 0, AGES * sizeof fit->passed[0]);
     }
     const float *m = model->multiplier;
@@ -254,15 +254,16 @@ static void fit_exposure(struct model *model, struct fit *fit)
     for (uint32_t i = 0; i < fit->rows; i++) {
         const struct sample *sample = &model->ring[i];
         float weight = model->sums[sample->profile].weight;
-        fit->exposure[sample->cell] += weight * sample->rest_s;
-        fit->passed[sample->cell] += weight; /* all buckets before it */
+        struct passed *passed = &fit->passed[sample->cell];
+        passed->exposure += weight * sample->rest_s;
+        passed->count += weight; /* all buckets before it */
     }
     for (uint32_t k = 0; k < fit->count; k++) {
         int s = fit->strata[k];
         double sum = 0;
         for (int b = AGES - 1; b >= 0; b--) {
-            fit->exposure[s * AGES + b] += (float)(sum * width(b));
-            sum += fit->passed[s * AGES + b];
+            fit->passed[s * AGES + b].exposure += (float)(sum * width(b));
+            sum += fit->passed[s * AGES + b].count;
         }
     }
 }
@@ -273,7 +274,7 @@ static void fit_hazard(struct model *model, struct fit *fit)
         double events = 1, exposure = 1 / prior(b);
         for (uint32_t k = 0; k < fit->count; k++) {
             events += model->events_at[fit->strata[k] * AGES + b];
-            exposure += fit->exposure[fit->strata[k] * AGES + b];
+            exposure += fit->passed[fit->strata[k] * AGES + b].exposure;
         }
         fit->pooled[b] = (float)(events / exposure);
     }
@@ -282,14 +283,15 @@ static void fit_hazard(struct model *model, struct fit *fit)
         double observed = STRATUM_PRIOR, expected = STRATUM_PRIOR, sum = 0;
         for (int b = 0; b < AGES; b++) {
             observed += model->events_at[s * AGES + b];
-            expected += fit->pooled[b] * fit->exposure[s * AGES + b];
+            expected += fit->pooled[b] * fit->passed[s * AGES + b].exposure;
         }
         for (int b = 0; b < AGES; b++) {
-            double weight = 0.2 * STRATUM_PRIOR;
-            model->hazard[s * AGES + b] = (float)((model->events_at[s * AGES + b] + weight) /
-                (fit->exposure[s * AGES + b] + weight / (fit->pooled[b] * observed / expected)));
-            fit->cumulated[s * AGES + b] = (float)sum;
-            sum += model->hazard[s * AGES + b] * width(b);
+            double weight = 0.2 * STRATUM_PRIOR, seen = fit->passed[s * AGES + b].exposure;
+            float hazard = (float)((model->events_at[s * AGES + b] + weight) /
+                (seen + weight / (fit->pooled[b] * observed / expected)));
+            model->hazard[s * AGES + b] = hazard;
+            fit->sums[s * AGES + b] = (struct hazard_sum){(float)sum, hazard};
+            sum += hazard * width(b);
         }
     }
 }
@@ -311,8 +313,8 @@ static void fit_multipliers(struct model *model, struct fit *fit)
     float *e = fit->expected;
     for (uint32_t i = 0; i < fit->rows; i++) {
         const struct sample *sample = &model->ring[i];
-        model->sums[sample->profile].hits +=
-            fit->cumulated[sample->cell] + model->hazard[sample->cell] * sample->rest_s;
+        struct hazard_sum sum = fit->sums[sample->cell];
+        model->sums[sample->profile].hits += sum.before + sum.hazard * sample->rest_s;
     }
     for (uint32_t i = 1; i <= model->profile_used; i++) {
         const uint16_t *at = model->profiles[i].at;

@@ -24,14 +24,15 @@ bool pol_samples_create(struct sc_policy *p, uint32_t cap)
     model->cap = cap;
     model->table_mask = (uint32_t)(slots - 1);
     model->ring = sc_heap_calloc(&p->heap, cap, sizeof *model->ring);
+    model->starts_s = sc_heap_calloc(&p->heap, cap, sizeof *model->starts_s);
     model->open = sc_heap_calloc(&p->heap, open_words(cap), sizeof *model->open);
     model->profiles = sc_heap_calloc(&p->heap, count, sizeof *model->profiles);
     model->sums = sc_heap_calloc(&p->heap, count, sizeof *model->sums);
     model->table = sc_heap_calloc(&p->heap, slots, sizeof *model->table);
-    p->bytes += cap * sizeof *model->ring + open_words(cap) * sizeof *model->open +
+    p->bytes += cap * (sizeof *model->ring + sizeof *model->starts_s) + open_words(cap) * sizeof *model->open +
                 slots * sizeof *model->table +
                 count * (sizeof *model->profiles + sizeof *model->sums);
-    return model->ring && model->open && model->profiles && model->sums && model->table;
+    return model->ring && model->starts_s && model->open && model->profiles && model->sums && model->table;
 }
 
 void pol_samples_destroy(struct sc_policy *p)
@@ -39,6 +40,7 @@ void pol_samples_destroy(struct sc_policy *p)
     struct model *model = p->model;
     size_t count = (size_t)model->cap + 1;
     sc_heap_free(&p->heap, model->ring, model->cap * sizeof *model->ring);
+    sc_heap_free(&p->heap, model->starts_s, model->cap * sizeof *model->starts_s);
     sc_heap_free(&p->heap, model->open, open_words(model->cap) * sizeof *model->open);
     sc_heap_free(&p->heap, model->profiles, count * sizeof *model->profiles);
     sc_heap_free(&p->heap, model->sums, count * sizeof *model->sums);
@@ -135,8 +137,8 @@ void pol_sample_open(struct sc_policy *p, struct cand *cand)
     if (sample->event) event_count(model, sample, -1);
     profile_give(model, sample->profile);
     open_set(model, model->count % model->cap, true);
-    *sample = (struct sample){.start_s = p->now_s,
-        .cell = (uint16_t)(cand->stratum * AGES),
+    model->starts_s[model->count % model->cap] = p->now_s;
+    *sample = (struct sample){.cell = (uint16_t)(cand->stratum * AGES),
         .profile = profile_take(model, cand->stratum, cand->features)};
     cand->open = ++model->count;
 }
@@ -160,7 +162,7 @@ void pol_sample_close(struct sc_policy *p, struct cand *cand, bool event)
     model->events += event;
     if (model->count - number > model->cap) return; /* overwritten */
     struct sample *sample = &model->ring[number % model->cap];
-    double age_s = p->now_s - sample->start_s;
+    double age_s = p->now_s - model->starts_s[number % model->cap];
     uint8_t bucket = pol_age_bucket(age_s);
     sample->cell = (uint16_t)(sample->cell / AGES * AGES + bucket);
     sample->rest_s = (float)(age_s - pol_age_edge[bucket]);
