@@ -148,8 +148,8 @@ static int by_policy_ns(const void *a, const void *b)
     return (x->policy_ns > y->policy_ns) - (x->policy_ns < y->policy_ns);
 }
 
-/* The policy's time, by runs of their own, one cell at a time: in the others, cells share the caches
- * of a core. Of each cell the median run counts. */
+/* The policy's time, by runs of their own, one cell at a time: in the others, cells share the
+ * caches of a core. Of each cell the median run counts. */
 static void time_policy(const struct hit_job *jobs, struct verdict *verdict)
 {
     enum { RUNS = 5 };

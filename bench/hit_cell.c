@@ -58,14 +58,14 @@ static uint64_t clock_cost_ns(void)
     return least;
 }
 
-/* How often a thread lost the processor is asked every so many requests: behind a call of the system
- * the next thousand instructions take half as long again. */
+/* How often a thread lost the processor is asked every so many requests: behind a call of the
+ * system the next thousand instructions take half as long again. */
 enum { SWITCHES_EVERY = 16 };
 
 /* Sections are about as short as a reading of the thread's own clock takes, so that it will not do.
  * Reading the wall clock takes 20 ns, but it goes on while another program has the processor: a
- * long section during which that happened, or shortly before, is left out. A refit is long and often is:
- * in its place stands the mean of the others (fits_close). */
+ * long section during which that happened, or shortly before, is left out. A refit is long and
+ * often is: in its place stands the mean of the others (fits_close). */
 static uint64_t since(const struct cell *cell, uint64_t start)
 {
     enum { SUSPECT_NS = 20000 };

@@ -86,7 +86,7 @@ void pol_cand_free(struct sc_policy *p, uint32_t id)
 
 /* --- ghosts --- */
 
-/* A line of ghosts is read in less time than the next one takes to come: that many are under way. */
+/* A line of ghosts is read in less time than the next takes to come: that many are under way. */
 enum { GHOSTS_PER_LINE = 64 / sizeof(struct ghost), LINES_AHEAD = 8 };
 
 static void table_put(struct sc_policy *p, uint32_t id)

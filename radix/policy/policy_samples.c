@@ -29,10 +29,11 @@ bool pol_samples_create(struct sc_policy *p, uint32_t cap)
     model->profiles = sc_heap_calloc(&p->heap, count, sizeof *model->profiles);
     model->sums = sc_heap_calloc(&p->heap, count, sizeof *model->sums);
     model->table = sc_heap_calloc(&p->heap, slots, sizeof *model->table);
-    p->bytes += cap * (sizeof *model->ring + sizeof *model->starts_s) + open_words(cap) * sizeof *model->open +
-                slots * sizeof *model->table +
+    p->bytes += cap * (sizeof *model->ring + sizeof *model->starts_s) +
+                open_words(cap) * sizeof *model->open + slots * sizeof *model->table +
                 count * (sizeof *model->profiles + sizeof *model->sums);
-    return model->ring && model->starts_s && model->open && model->profiles && model->sums && model->table;
+    return model->ring && model->starts_s && model->open && model->profiles && model->sums &&
+        model->table;
 }
 
 void pol_samples_destroy(struct sc_policy *p)
