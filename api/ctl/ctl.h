@@ -45,6 +45,9 @@ int ctl_unpin(int argc, char **argv);
 int ctl_pins(int argc, char **argv);
 int ctl_quota(int argc, char **argv);
 
+/* "events tail ...": all words of the program; the exit status. */
+int ctl_events(int argc, char **argv);
+
 /* "schema ...": all words of the program; the exit status. */
 int ctl_schema(int argc, char **argv);
 

@@ -14,6 +14,7 @@ static const char help[] =
     "       statecachectl schema FILE [options]\n"
 #if SC_CTL_SERVICE
     "       statecachectl (status|tree|explain|evict|pin|unpin|pins|quota) [options]\n"
+    "       statecachectl events tail ADDRESS [options]\n"
 #endif
     "\n"
     "schema: what the states of a model are, from its config.json (schema --help).\n"
@@ -39,6 +40,11 @@ static const char help[] =
     "  --socket PATH      its Unix socket; default statecached.sock\n"
     "  --connect H:PORT   instead: its TCP port, in numbers\n"
     "  --token-file FILE  its first line is said as the token; needed over TCP\n"
+    "\n"
+    "  events tail ADDRESS   what is published there (events_publish), a line an event, until it\n"
+    "                     is interrupted; --replay ADDRESS: first what was before, and what was\n"
+    "                     missed (--from N: from that batch on), --topic T, --count N: events,\n"
+    "                     --seconds N: ends when nothing came for so long\n"
     "\n"
 #endif
     "store works on a folder of the disk tier while no service has it open:\n"
@@ -198,6 +204,7 @@ static const struct {
     {"unpin", ctl_unpin},
     {"pins", ctl_pins},
     {"quota", ctl_quota},
+    {"events", ctl_events},
 #endif
     {NULL, NULL},
 };

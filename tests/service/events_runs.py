@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""events_runs.py PROGRAM [TEST...]: what statecached publishes, and consumers who miss some of it.
+"""events_runs.py PROGRAM CTL [TEST...]: what statecached publishes; consumers who miss some of it.
 
 Ends in a line of counts; status 77 without pyzmq and msgpack.
 """
 import os
+import json
 import random
+import signal
+import subprocess
 import sys
 import time
 import traceback
@@ -19,7 +22,7 @@ except ImportError as missing:
 
 from wire import TINY, Client, Refused, Service, tokens
 
-PROGRAM = sys.argv[1]
+PROGRAM, CTL = sys.argv[1], sys.argv[2]
 TESTS = {}
 EVENTS = """events_publish = ipc://@/publish
 events_replay = ipc://@/replay
@@ -412,6 +415,76 @@ def consumers__a_queue_that_overflows_is_made_good():
     assert service.stop() == 0
 
 
+# ---- statecachectl events tail
+
+def tail(service, *words):
+    return subprocess.run([CTL, "events", "tail", f"ipc://{service.folder}/publish", *words],
+                          capture_output=True, text=True, timeout=60)
+
+
+@test
+def tail__says_what_was_and_what_comes():
+    for form in ("map", "array"):
+        service, client = start(f"events_form = {form}\nevents_buffer = 2\n")
+        known, ask = Known(client), ("--replay", f"ipc://{service.folder}/replay")
+        for count in (10, 30, 50):
+            known.write(range(count), adapter=(7, 3))
+            settle(client, [])
+        said = tail(service, *ask, "--count", "4")
+        assert said.returncode == 0 and said.stderr == "", said
+        lines = said.stdout.splitlines()
+        assert len(lines) == 4 and "AllBlocksCleared" in lines[0], said.stdout
+        first = "%016x" % min(known.keys, key=lambda state: len(known.keys[state]["tokens"]))
+        assert f"BlockStored  GPU {first}  10 tokens" in lines[1], lines
+        assert f"20 tokens behind {first}  adapter 7/3" in lines[2], lines
+        rows = [json.loads(row) for row in tail(service, *ask, "--json", "--count", "4")
+                .stdout.splitlines()]
+        assert [row["type"] for row in rows] == ["AllBlocksCleared"] + 3 * ["BlockStored"]
+        assert [row.get("tokens") for row in rows] == [None, 10, 20, 20], rows
+        assert {row["hashes"][0] for row in rows[1:]} == {"%016x" % state for state in known.keys}
+        later = subprocess.Popen([CTL, "events", "tail", f"ipc://{service.folder}/publish", *ask],
+                                 stdout=subprocess.PIPE, text=True)
+        for _ in range(4):
+            later.stdout.readline()
+        client.call("evict", states=1)
+        assert "BlockRemoved  GPU" in later.stdout.readline()
+        later.send_signal(signal.SIGINT)
+        assert later.wait(20) == 0
+        assert service.stop() == 0
+
+
+@test
+def tail__bad_words_and_publishers_of_nonsense():
+    service, _ = start()
+    for words in (("--from", "3"), ("--count",), ("--count", "x"), ("--what",), ("a", "b")):
+        said = tail(service, *words)
+        assert said.returncode == 2 and said.stderr, said
+    assert subprocess.run([CTL, "events", "tail"], capture_output=True).returncode == 2
+    assert subprocess.run([CTL, "events", "tail", "x://y"], capture_output=True).returncode == 3
+    assert tail(service, "--seconds", "1").stdout == ""
+    socket = zmq.Context.instance().socket(zmq.PUB)
+    socket.bind(f"ipc://{service.folder}/nonsense")
+    said = subprocess.Popen([CTL, "events", "tail", f"ipc://{service.folder}/nonsense", "--seconds",
+                             "1"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    time.sleep(0.5)
+    rng = random.Random(5)
+    good = msgpack.packb([1.0, [{"type": "BlockStored\x1b[2J", "block_hashes": [b"ab", -1, None],
+                                 "token_ids": 7, "medium": ["x"]}, ["BlockRemoved"], 5, []], 0])
+    for number in range(300):
+        data = bytearray(good)
+        for _ in range(rng.randrange(6)):
+            data[rng.randrange(len(data))] = rng.randrange(256)
+        socket.send_multipart([b"", number.to_bytes(8, "big"), bytes(data)])
+        socket.send_multipart([b"x"] * rng.randrange(1, 7))
+    socket.send_multipart([b"", bytes(7) + b"\3", good])  # it began anew, and batches were missed
+    out, errors = said.communicate(timeout=60)
+    assert said.returncode == 0, errors
+    assert "\x1b" not in out and "BlockStored?[2J" in out, out[:500]
+    assert "is no batch of events" in errors and "began anew" in errors, errors[:500]
+    socket.close(0)
+    assert service.stop() == 0
+
+
 # ---- reports of class O
 
 @test
@@ -478,7 +551,7 @@ def report_135__lost_events_are_seen_and_made_good():
 
 
 def main():
-    wanted, failed, run = sys.argv[2:], 0, 0
+    wanted, failed, run = sys.argv[3:], 0, 0
     for name, function in TESTS.items():
         if wanted and name not in wanted and name.split("__")[0] not in wanted:
             continue
