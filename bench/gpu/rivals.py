@@ -3,15 +3,17 @@
 
 Needs a GPU machine with torch and triton, and on its path the wheels flash-linear-attention,
 fla-core and sglang (installed without their dependencies: of sglang only kernel files are loaded).
-Outputs and states are checked against float64 first. Times are medians of 9 replays of a CUDA graph
-over rotating random slots, behind 0.2 s of them, as in the benchmark beside it. A part that cannot
-run is left out, and its error quoted below the table.
+Outputs and states of decode and conv are checked against float64 first, and the part `errors` tells
+those of the chunk forms. Times are medians of 9 replays of a CUDA graph (of the step 7, of prefill
+5) over rotating random slots, behind 0.2 s of them, as in the benchmark beside it. A part that
+cannot run is left out, and its error quoted below the table.
 
     statecache-bench gpu --json >ours.jsonl;  python3 rivals.py --ours ours.jsonl [PART...]
     python3 rivals.py --warm [PART...]    compiles what the parts need, each in a process of its own
     python3 rivals.py --bench bin/statecache-bench errors
 
-Exit status: 1 if a part failed, 2 if the chunk form of ours has too large an error (part `errors`).
+Exit status: 1 if a part failed, 2 if the chunk form of ours has too large an error (part `errors`),
+or after bad usage.
 """
 import argparse
 import collections

@@ -354,7 +354,7 @@ typedef struct sc_k_decode_params {
     sc_devptr save;   /* [row_count] int32: second destination, <= 0 none; or 0 */
     sc_k_slots state;
     sc_k_slots initial;
-    bool state_settled;
+    bool state_settled; /* the same promise */
 } sc_k_decode_params;
 
 SC_API sc_status sc_k_decode(sc_backend *backend, const sc_k_decode_params *params,

@@ -11,7 +11,7 @@
  * The destinations of one call must be distinct, and none may be the source of another row; a slot
  * copied onto itself is left alone. Everything is checked and acquired before the first byte moves:
  * a call that fails with anything but SC_ERR_DEVICE_LOST or SC_ERR_IO has changed nothing. On
- * return the bytes have arrived.
+ * return the bytes have arrived; nobody waits for work of streams other than the default one first.
  *
  * Threads: any, as long as the caller keeps the slots of the call from being freed or written by
  * others meanwhile. */
@@ -33,7 +33,7 @@ extern "C" {
  * (a slot that is not allocated), SC_ERR_BUSY (a destination of owner SNAPSHOT, which is immutable,
  * or DRAINING, which a step in flight still reads; a state is copied first and the slot made a
  * snapshot then), SC_ERR_UNSUPPORTED (two different devices), SC_ERR_NO_MEMORY (the
- * destination's allocator; small calls need none).
+ * destination's allocator, of which small calls need nothing; across the bus also the device).
  * Cost: reads and writes each byte once; O(n log n) for n rows out of order. */
 SC_API sc_status sc_state_copy(const sc_pool *source, const int32_t *source_slots, sc_pool *dest,
     const int32_t *dest_slots, uint32_t count);
@@ -48,10 +48,10 @@ SC_API sc_status sc_state_copy_async(const sc_pool *source, const int32_t *sourc
 
 /** The same beside the caller's work, for saves: the copy runs in a stream of the library's own,
  * behind what is in `stream` now, and `stream` does not wait for it. An event joins them at either
- * end: this call, and sc_state_copy_join. Until a stream has passed that join, the sources must
- * stay as they are and nobody reads the destinations. Between host pools the bytes have arrived.
- * Errors: as sc_state_copy; SC_ERR_UNSUPPORTED also for a stream that is being captured in a graph.
- * Cost:   as sc_state_copy. */
+ * end: this call, and sc_state_copy_join. Until a stream has passed that join, sources stay as they
+ * are and nobody reads destinations. Between host pools the bytes have arrived. A device has one
+ * such stream: a copy, and so a join, comes behind earlier copies, also those behind other streams.
+ * Errors, cost: as sc_state_copy; SC_ERR_UNSUPPORTED also while `stream` is being captured. */
 SC_API sc_status sc_state_copy_beside(const sc_pool *source, const int32_t *source_slots,
     sc_pool *dest, const int32_t *dest_slots, uint32_t count, sc_stream *stream);
 

@@ -58,7 +58,7 @@ struct sc_backend_rows {
 enum sc_copy_kind { SC_COPY_D2D = 0, SC_COPY_H2D = 1, SC_COPY_D2H = 2 };
 
 /* Streams of a backend's own for copies that run beside the kernels of other streams: saves, and
- * states on their way down to the host and up from it. Nobody waits in one for another. */
+ * states on their way down to the host and up from it. Within a side copies go in their order. */
 enum sc_side { SC_SIDE_SAVES = 0, SC_SIDE_DOWN = 1, SC_SIDE_UP = 2 };
 
 struct sc_backend_ops {
