@@ -36,8 +36,9 @@ def test_service__runs_against_one_and_prints_what_is_shown():
     if not os.access(program, os.X_OK):
         pytest.skip("statecached is not built")
     sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "service"))
-    from wire import Service
-    service = Service(program)
+    from wire import TINY, Service
+    # chunks and policy as ./dev serve has them, with states that are small
+    service = Service(program, TINY.replace("gdn 16", "gdn 64").replace("policy = lru\n", ""))
     shown = re.search(r"<!-- output: service.py -->\n+```\n(.*?)```", PAGES, re.S)
     for _ in range(2):  # another process finds what the first one wrote, and prints the same
         assert run("service.py", f"unix:{service.path}") == shown.group(1)

@@ -33,7 +33,7 @@ def serve(tokens):
 # [serve]
 
 
-prompt = np.arange(48, dtype=np.int32)
+prompt = np.arange(96, dtype=np.int32)
 serve(prompt)
 serve(np.concatenate([prompt, [7] * 24]).astype(np.int32))
 client.close()
