@@ -66,11 +66,11 @@ SC_REF_INLINE v32h v32h_narrow(const v16 *two, v32h *least)
 
 SC_REF_INLINE v32h v32h_none(void) { return _mm512_set1_epi32(-1); }
 
-/* Was nothing taken for zero? `finite`: nothing was NaN. */
-SC_REF_INLINE bool v32h_narrowed(v32h least, bool finite)
+/* Was nothing taken for zero? `finite`: nothing was NaN; `normal`: nothing a denormal. */
+SC_REF_INLINE bool v32h_narrowed(v32h least, bool finite, bool normal)
 {
     (void)finite;
-    return _mm512_testn_epi16_mask(least, least) == 0;
+    return normal || _mm512_testn_epi16_mask(least, least) == 0;
 }
 
 #else
@@ -88,9 +88,9 @@ SC_REF_INLINE v32h v32h_narrow(const v16 *two, v32h *least)
 
 SC_REF_INLINE v32h v32h_none(void) { return _mm512_setzero_si512(); }
 
-SC_REF_INLINE bool v32h_narrowed(v32h least, bool finite)
+SC_REF_INLINE bool v32h_narrowed(v32h least, bool finite, bool normal)
 {
-    (void)least;
+    (void)least, (void)normal;
     return finite;
 }
 
@@ -200,9 +200,9 @@ SC_REF_INLINE v32h v32h_none(void)
     return (v32h){_mm256_setzero_si256(), _mm256_setzero_si256()};
 }
 
-SC_REF_INLINE bool v32h_narrowed(v32h least, bool finite)
+SC_REF_INLINE bool v32h_narrowed(v32h least, bool finite, bool normal)
 {
-    (void)least;
+    (void)least, (void)normal;
     return finite;
 }
 
@@ -240,6 +240,30 @@ SC_REF_INLINE void v16_sums(const v16 *a, float *restrict out)
     __m128 r = _mm_add_ps(_mm_movelh_ps(y[2], y[3]), _mm_movehl_ps(y[3], y[2]));
     _mm_storeu_ps(out, _mm_add_ps(_mm_shuffle_ps(p, r, 0x88), _mm_shuffle_ps(p, r, 0xdd)));
 }
+
+#ifdef __AVX512F__
+
+/* Two registers become one, with half as many lanes of each: quarters, then lanes of quarters. */
+SC_REF_INLINE v16 v16_pair4(v16 a, v16 b, bool last)
+{
+    return last ? v16_add(_mm512_shuffle_f32x4(a, b, 0x88), _mm512_shuffle_f32x4(a, b, 0xdd))
+                : v16_add(_mm512_shuffle_f32x4(a, b, 0x44), _mm512_shuffle_f32x4(a, b, 0xee));
+}
+
+/* The same of eight.   a b c d -> ab cd -> abcd, a quarter each;   with efgh: ae bf cg dh */
+SC_REF_INLINE void v16_sums8(const v16 *a, float *restrict out)
+{
+    const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 2, 6, 10, 14, 0, 0, 0, 0, 0, 0, 0, 0);
+    v16 half[4], quarter[2];
+    for (int i = 0; i < 4; i++) half[i] = v16_pair4(a[2 * i], a[2 * i + 1], false);
+    for (int i = 0; i < 2; i++) quarter[i] = v16_pair4(half[2 * i], half[2 * i + 1], true);
+    v16 two = v16_add(_mm512_shuffle_ps(quarter[0], quarter[1], 0x44),
+        _mm512_shuffle_ps(quarter[0], quarter[1], 0xee));
+    v16 sums = v16_add(two, _mm512_movehdup_ps(two));
+    _mm256_storeu_ps(out, _mm512_castps512_ps256(_mm512_permutexvar_ps(order, sums)));
+}
+
+#endif
 
 /* Eight by eight: out[j][i] = in[i][j]; rows lie in_row and out_row elements apart. */
 SC_REF_INLINE void v16_transpose8(const float *in, size_t in_row, float *out, size_t out_row)

@@ -29,24 +29,24 @@ static __attribute__((noinline, cold)) void wide_narrow_all(const v16 *row, uint
 }
 
 /* A row of 16 nv lanes becomes bf16 at `out`, as ref_to_bf16() rounds; `o` is a NaN if the row may
- * hold one. */
-SC_REF_INLINE void wide_narrow(const v16 *row, uint32_t nv, float o, uint16_t *out)
+ * hold one; `normal`: it holds no denormals. */
+SC_REF_INLINE void wide_narrow(const v16 *row, uint32_t nv, float o, bool normal, uint16_t *out)
 {
     v32h least = v32h_none();
     UNROLL for (uint32_t i = 0; i < nv / 2; i++)
         v32h_store(out + 32 * i, v32h_narrow(row + 2 * i, &least));
-    if (__builtin_expect(v32h_narrowed(least, o == o), 1)) return;
+    if (__builtin_expect(v32h_narrowed(least, o == o, normal), 1)) return;
     v16 copy[NV_MAX];
     UNROLL for (uint32_t i = 0; i < nv; i++) copy[i] = row[i];
     wide_narrow_all(copy, nv, out);
 }
 
 /* The same, back in fp32. */
-SC_REF_INLINE void wide_round(v16 *row, uint32_t nv, float o)
+SC_REF_INLINE void wide_round(v16 *row, uint32_t nv, float o, bool normal)
 {
     v32h least = v32h_none(), half[NV_MAX / 2];
     UNROLL for (uint32_t i = 0; i < nv / 2; i++) half[i] = v32h_narrow(row + 2 * i, &least);
-    if (__builtin_expect(!v32h_narrowed(least, o == o), 0)) {
+    if (__builtin_expect(!v32h_narrowed(least, o == o, normal), 0)) {
         v16 copy[NV_MAX];
         uint16_t line[SC_K_DIM_MAX];
         UNROLL for (uint32_t i = 0; i < nv; i++) copy[i] = row[i];
@@ -68,10 +68,11 @@ SC_REF_INLINE void wide_load(const uint8_t *at, sc_dtype dtype, uint32_t nv, v16
 }
 
 /* `o` is what the row gave. */
-SC_REF_INLINE void wide_store(uint8_t *at, sc_dtype dtype, uint32_t nv, const v16 *row, float o)
+SC_REF_INLINE void wide_store(uint8_t *at, sc_dtype dtype, uint32_t nv, const v16 *row, float o,
+    bool normal)
 {
     if (dtype == SC_DTYPE_BF16) {
-        wide_narrow(row, nv, o, (uint16_t *)(void *)at);
+        wide_narrow(row, nv, o, normal, (uint16_t *)(void *)at);
         return;
     }
     UNROLL for (uint32_t i = 0; i < nv; i++) v16_store((float *)(void *)at + 16 * i, row[i]);
@@ -89,6 +90,14 @@ SC_REF_INLINE void wide_fetch(const uint8_t *from, size_t bytes)
 {
     for (size_t line = 0; line < bytes; line += 64)
         __builtin_prefetch(from + AHEAD_BYTES + line, 0, 3);
+}
+
+/* The same, where it stands among the arithmetic: compilers gather prefetches, and a burst of them
+ * fills the buffers for misses, after which nothing is on its way for a while. */
+SC_REF_INLINE void wide_fetch_here(const uint8_t *from, size_t bytes)
+{
+    UNROLL for (size_t line = 0; line < bytes; line += 64)
+        __asm__ volatile("prefetcht0 %0" : : "m"(from[AHEAD_BYTES + line]));
 }
 
 #endif

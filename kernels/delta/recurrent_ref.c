@@ -52,6 +52,7 @@ static void recurrent_block(const sc_k_delta_params *p, uint32_t r, uint32_t hv,
             token_load(&x, p, t + x.count, hv, v0, rows);
             save = p->saves.count > 0 && saved_at(p, r, pos + x.count);
         }
+        tokens_ready(&x, s->k_dim, p->state.dtype);
         delta_steps(block, rows, s->k_dim, &x, p->state.dtype);
         for (uint32_t i = 0; i < x.count; i++)
             ref_store(x.o + (size_t)i * rows, p->o, p->dtype,
@@ -107,22 +108,50 @@ SC_REF_INLINE void decode_rows(const sc_k_decode_params *p, uint32_t r, int64_t 
         .rows = rows, .dtype = p->state.dtype};
     wide_stream_run(&w, p->shape.k_dim, x);
 }
+
+/* Third `part` of what is fetched of a head while its token is prepared. */
+SC_REF_INLINE void decode_begin(const sc_k_decode_params *p, uint32_t r, uint32_t hv,
+    uint32_t part)
+{
+    if (p->initial.base != 0) return;
+    const int32_t *source = sc_host_ptr(p->source);
+    wide_stream_begin(wide_at(&p->state, source[r], delta_at(&p->shape, hv, 0)), p->shape.v_dim,
+        part);
+}
 #else
 #define decode_rows decode_block
+#define decode_begin(p, r, hv, part) ((void)0)
 #endif
 
-static void decode_head(const sc_k_decode_params *p, uint32_t r, uint32_t hv)
+/* The one token of a head, x->count == 1. v heads that share q and k find them in token 1. */
+SC_REF_INLINE void decode_prepare(struct tokens *x, const sc_k_decode_params *p, uint32_t r,
+    uint32_t hv)
+{
+    const sc_k_delta_shape *s = &p->shape;
+    uint32_t shares = s->v_heads / s->heads;
+    decode_begin(p, r, hv, 0);
+    if (hv % shares == 0) decode_qk(x, shares > 1, p, r, hv);
+    if (shares > 1) {
+        memcpy(x->q, x->q + s->k_dim, s->k_dim * sizeof(float));
+        memcpy(x->k, x->k + s->k_dim, s->k_dim * sizeof(float));
+        x->kq[0] = x->kq[1];
+    }
+    decode_begin(p, r, hv, 1);
+    apart_gates(x->alpha, &x->beta[0], p, r, hv);
+    tokens_ready(x, s->k_dim, p->state.dtype);
+    decode_begin(p, r, hv, 2);
+}
+
+static void decode_head(const sc_k_decode_params *p, uint32_t r, uint32_t hv, struct tokens *x)
 {
     const sc_k_delta_shape *s = &p->shape;
     uint64_t vo = (uint64_t)s->v_heads * s->v_dim;
-    struct tokens x;
-    x.count = 0;
-    decode_token(&x, p, r, hv);
+    decode_prepare(x, p, r, hv);
     for (uint32_t v0 = 0, rows; v0 < s->v_dim; v0 += rows) {
         rows = block_rows(s, v0);
-        ref_load(x.v, p->v, p->dtype, decode_v_at(p, r, hv) + v0, rows);
-        decode_rows(p, r, delta_at(s, hv, v0), rows, &x);
-        ref_store(x.o, p->o, p->dtype,
+        ref_load(x->v, p->v, p->dtype, decode_v_at(p, r, hv) + v0, rows);
+        decode_rows(p, r, delta_at(s, hv, v0), rows, x);
+        ref_store(x->o, p->o, p->dtype,
             r * sc_kernel_stride(p->o_stride, vo) + (int64_t)hv * s->v_dim + v0, rows);
     }
 }
@@ -133,12 +162,14 @@ sc_status SC_HOST_FN(sc_k_decode)(const void *params, sc_stream *stream)
     const sc_k_decode_params *p = params;
     const int32_t *source = sc_host_ptr(p->source);
     uint32_t vo = p->shape.v_heads * p->shape.v_dim;
+    struct tokens x;
+    x.count = 1;
     for (uint32_t r = 0; r < p->row_count; r++) {
         if (source[r] < 0) {
             ref_store_zero(p->o, p->dtype, r * sc_kernel_stride(p->o_stride, vo), vo);
             continue;
         }
-        for (uint32_t hv = 0; hv < p->shape.v_heads; hv++) decode_head(p, r, hv);
+        for (uint32_t hv = 0; hv < p->shape.v_heads; hv++) decode_head(p, r, hv, &x);
     }
     return SC_OK;
 }

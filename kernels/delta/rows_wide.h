@@ -14,14 +14,45 @@
 #include "delta/rows_plain.h"
 #include "wide_row.h"
 
-/* `rows` (1 or 2) rows from v on, by token t of x; not rounded yet. */
-SC_REF_INLINE void wide_token(v16 (*restrict s)[NV_MAX], uint32_t rows, uint32_t nv, uint32_t v,
-    uint32_t all_rows, struct tokens *x, uint32_t t)
+/* Four lanes, with the operators of the language. */
+typedef float v4 __attribute__((vector_size(16)));
+
+SC_REF_INLINE v4 v4_load(const float *x) { return (v4)_mm_loadu_ps(x); }
+SC_REF_INLINE void v4_store(float *x, v4 a) { _mm_storeu_ps(x, (__m128)a); }
+
+/* Is the size of each, times `by`, at least `least`? */
+SC_REF_INLINE bool v4_least(v4 a, float by, float least)
+{
+    __m128 size = _mm_andnot_ps(_mm_set1_ps(-0.0f), (__m128)a);
+    return _mm_movemask_ps(_mm_cmpge_ps(_mm_mul_ps(size, _mm_set1_ps(by)), _mm_set1_ps(least)))
+        == 15;
+}
+
+/* Does each of `n` rows of a bf16 state write so much that a step may fuse it (rows_plain.h)? */
+SC_REF_INLINE bool wide_fuses(const float *write, uint32_t n, float k_least)
+{
+    bool all = true;
+    if (n == 4) return v4_least(v4_load(write), k_least, 0x1p-80f);
+    UNROLL for (uint32_t r = 0; r < n; r++) all &= fabsf(write[r]) * k_least >= 0x1p-80f;
+    return all;
+}
+
+/* A row's step where it may not. Not inlined: where it is not taken it shall cost no register. */
+static __attribute__((noinline, cold)) void wide_step_apart(float *restrict s,
+    const struct tokens *x, uint32_t t, uint32_t k_dim, float write)
+{
+    const float *k = x->k + (size_t)t * k_dim, *alpha = x->alpha + (size_t)t * k_dim;
+    for (uint32_t i = 0; i < k_dim; i++) s[i] = s[i] * alpha[i] + write * k[i];
+    ref_round(s, SC_DTYPE_BF16, k_dim);
+}
+
+/* S k and S q of `rows` (1 or 2) rows that token t of x decays. */
+SC_REF_INLINE void wide_read(v16 (*restrict s)[NV_MAX], uint32_t rows, uint32_t nv,
+    const struct tokens *x, uint32_t t, float *restrict read)
 {
     const float *q = x->q + (size_t)t * nv * 16, *k = x->k + (size_t)t * nv * 16;
     const float *alpha = x->alpha + (size_t)t * nv * 16;
-    v16 sums[4] = {v16_zero(), v16_zero(), v16_zero(), v16_zero()}, u[2];
-    float read[4];
+    v16 sums[4] = {v16_zero(), v16_zero(), v16_zero(), v16_zero()};
     UNROLL for (uint32_t i = 0; i < nv; i++) {
         v16 a = v16_load(alpha + 16 * i), key = v16_load(k + 16 * i);
         v16 query = v16_load(q + 16 * i);
@@ -32,17 +63,74 @@ SC_REF_INLINE void wide_token(v16 (*restrict s)[NV_MAX], uint32_t rows, uint32_t
         }
     }
     v16_sums(sums, read);
-    UNROLL for (uint32_t r = 0; r < rows; r++) {
-        size_t at = (size_t)t * all_rows + v + r;
-        float write = x->beta[t] * (x->v[at] - read[r]);
-        x->o[at] = read[2 + r] + write * x->kq[t];
-        u[r] = v16_set(write);
+}
+
+/* The same of a bf16 state, which stays as it is. */
+SC_REF_INLINE void wide_read_bf16(v16 (*restrict s)[NV_MAX], uint32_t rows, uint32_t nv,
+    const struct tokens *x, uint32_t t, float *restrict read)
+{
+    const float *q = x->q + (size_t)t * nv * 16, *k = x->read + (size_t)t * nv * 16;
+    v16 sums[4] = {v16_zero(), v16_zero(), v16_zero(), v16_zero()};
+    UNROLL for (uint32_t i = 0; i < nv; i++) {
+        v16 key = v16_load(k + 16 * i), query = v16_load(q + 16 * i);
+        UNROLL for (uint32_t r = 0; r < rows; r++) {
+            sums[r] = v16_fma(s[r][i], key, sums[r]);
+            sums[2 + r] = v16_fma(s[r][i], query, sums[2 + r]);
+        }
     }
+    v16_sums(sums, read);
+    UNROLL for (uint32_t r = 0; r < 2; r++) {
+        read[r] = read[r] * x->read_scale[t];
+        read[2 + r] = read[2 + r] * x->q_scale[t];
+    }
+}
+
+/* What the rows write, times k, is added; a bf16 state is decayed before, and rounded. */
+SC_REF_INLINE void wide_write(v16 (*restrict s)[NV_MAX], uint32_t rows, uint32_t nv,
+    const struct tokens *x, uint32_t t, const float *write, const float *out, sc_dtype state)
+{
+    const float *k = x->k + (size_t)t * nv * 16, *alpha = x->alpha + (size_t)t * nv * 16;
     UNROLL for (uint32_t i = 0; i < nv; i++) {
         v16 key = v16_load(k + 16 * i);
-        UNROLL for (uint32_t r = 0; r < rows; r++)
-            s[r][i] = v16_add(s[r][i], v16_mul(u[r], key));
+        UNROLL for (uint32_t r = 0; r < rows; r++) {
+            v16 added = v16_mul(v16_set(write[r]), key);
+            s[r][i] = state == SC_DTYPE_F32 ? v16_add(s[r][i], added)
+                                            : v16_fma(s[r][i], v16_load(alpha + 16 * i), added);
+        }
     }
+    UNROLL for (uint32_t r = 0; r < rows && state == SC_DTYPE_BF16; r++)
+        wide_round(s[r], nv, out[r], true);
+}
+
+/* The same where a bf16 state may not be fused. */
+SC_REF_INLINE void wide_write_apart(v16 (*restrict s)[NV_MAX], uint32_t rows, uint32_t nv,
+    const struct tokens *x, uint32_t t, const float *write)
+{
+    float line[SC_K_DIM_MAX];
+    for (uint32_t r = 0; r < rows; r++) {
+        UNROLL for (uint32_t i = 0; i < nv; i++) v16_store(line + 16 * i, s[r][i]);
+        wide_step_apart(line, x, t, nv * 16, write[r]);
+        UNROLL for (uint32_t i = 0; i < nv; i++) s[r][i] = v16_load(line + 16 * i);
+    }
+}
+
+/* `rows` (1 or 2) rows from v on, by token t of x. */
+SC_REF_INLINE void wide_token(v16 (*restrict s)[NV_MAX], uint32_t rows, uint32_t nv, uint32_t v,
+    uint32_t all_rows, struct tokens *x, uint32_t t, sc_dtype state)
+{
+    float read[4], write[2], *out = x->o + (size_t)t * all_rows + v;
+    if (state == SC_DTYPE_F32)
+        wide_read(s, rows, nv, x, t, read);
+    else
+        wide_read_bf16(s, rows, nv, x, t, read);
+    UNROLL for (uint32_t r = 0; r < rows; r++) {
+        write[r] = x->beta[t] * (x->v[(size_t)t * all_rows + v + r] - read[r]);
+        out[r] = read[2 + r] + write[r] * x->kq[t];
+    }
+    if (state == SC_DTYPE_F32 || __builtin_expect(wide_fuses(write, rows, x->k_least[t]), 1))
+        wide_write(s, rows, nv, x, t, write, out, state);
+    else
+        wide_write_apart(s, rows, nv, x, t, write);
 }
 
 /* `n` rows from v on, in registers from the first token to the last. */
@@ -53,11 +141,7 @@ SC_REF_INLINE void wide_rows(float *block, uint32_t v, uint32_t n, uint32_t rows
     float *at = block + (size_t)v * nv * 16;
     UNROLL for (uint32_t r = 0; r < n; r++)
         UNROLL for (uint32_t i = 0; i < nv; i++) s[r][i] = v16_load(at + (r * nv + i) * 16);
-    for (uint32_t t = 0; t < x->count; t++) {
-        wide_token(s, n, nv, v, rows, x, t);
-        UNROLL for (uint32_t r = 0; r < n && state == SC_DTYPE_BF16; r++)
-            wide_round(s[r], nv, x->o[(size_t)t * rows + v + r]);
-    }
+    for (uint32_t t = 0; t < x->count; t++) wide_token(s, n, nv, v, rows, x, t, state);
     UNROLL for (uint32_t r = 0; r < n; r++)
         UNROLL for (uint32_t i = 0; i < nv; i++) v16_store(at + (r * nv + i) * 16, s[r][i]);
 }
@@ -76,20 +160,26 @@ SC_REF_INLINE bool wide_knows(uint32_t k_dim)
     return k_dim == 64 || k_dim == 128 || k_dim == 256;
 }
 
+SC_REF_INLINE void wide_sized(float *block, uint32_t rows, uint32_t k_dim, struct tokens *x,
+    sc_dtype state)
+{
+    if (k_dim == 128)
+        wide_block(block, rows, 8, x, state);
+    else if (k_dim == 64)
+        wide_block(block, rows, 4, x, state);
+    else
+        wide_block(block, rows, 16, x, state);
+}
+
 SC_REF_INLINE void wide_steps(float *block, uint32_t rows, uint32_t k_dim, struct tokens *x,
     sc_dtype state)
 {
-    bool f32 = state == SC_DTYPE_F32;
-    if (k_dim == 128 && f32)
-        wide_block(block, rows, 8, x, SC_DTYPE_F32);
-    else if (k_dim == 128)
-        wide_block(block, rows, 8, x, SC_DTYPE_BF16);
-    else if (k_dim == 64)
-        wide_block(block, rows, 4, x, state);
-    else if (k_dim == 256)
-        wide_block(block, rows, 16, x, state);
-    else
+    if (!wide_knows(k_dim))
         plain_steps(block, rows, k_dim, x, state);
+    else if (state == SC_DTYPE_F32)
+        wide_sized(block, rows, k_dim, x, SC_DTYPE_F32);
+    else
+        wide_sized(block, rows, k_dim, x, SC_DTYPE_BF16);
 }
 
 /* ---- one token, from a slot to a slot without a stop in between ---- */
@@ -108,12 +198,62 @@ enum { STREAM_ROWS = 4 };
 enum { STREAM_ROWS = 2 };
 #endif
 
+/* Sums across lanes of what STREAM_ROWS rows are times k, then times q. */
+SC_REF_INLINE void wide_sums(const v16 *sums, float *restrict out)
+{
+#ifdef __AVX512F__
+    v16_sums8(sums, out);
+#else
+    v16_sums(sums, out);
+#endif
+}
+
 /* Rows v .. v + n between their two passes. */
 struct wide_group {
-    _Alignas(64) float aged[STREAM_ROWS][NV_MAX * 16]; /* decayed */
-    float write[STREAM_ROWS];                          /* times k: what is added */
+    _Alignas(64) float old[STREAM_ROWS][NV_MAX * 16]; /* fp32: decayed */
+    float write[STREAM_ROWS];                         /* times k: what is added */
     uint32_t v;
+    bool fused;
 };
+
+/* How much more of a head is fetched while its token is prepared (wide_stream_begin()); rows use
+ * that up evenly. */
+enum { BEGIN_ROW_BYTES = 16 };
+
+/* While a group is read and written, a group further on is fetched: `part` of `parts` of it. */
+SC_REF_INLINE void wide_stream_fetch(const struct wide_stream *w, uint32_t v, uint32_t part,
+    uint32_t parts, size_t group_bytes)
+{
+    size_t at = v * (group_bytes / STREAM_ROWS) + (w->rows - v) * BEGIN_ROW_BYTES;
+    if (w->from != NULL)
+        wide_fetch_here(w->from + at + group_bytes / parts * part, group_bytes / parts);
+}
+
+/* Third `part` (0 .. 2) of what is fetched while a token is prepared. */
+SC_REF_INLINE void wide_stream_begin(const uint8_t *from, uint32_t rows, uint32_t part)
+{
+    size_t bytes = (size_t)rows * BEGIN_ROW_BYTES / 3;
+    if (from != NULL) wide_fetch(from + bytes * part, bytes);
+}
+
+/* Their sums become what they write and give. */
+SC_REF_INLINE void wide_stream_solve(struct wide_group *g, uint32_t v, uint32_t n,
+    const float *read, const float *query, sc_dtype dtype, struct tokens *x)
+{
+    float read_scale = dtype == SC_DTYPE_F32 ? 1.0f : x->read_scale[0];
+    float q_scale = dtype == SC_DTYPE_F32 ? 1.0f : x->q_scale[0];
+    g->v = v;
+    if (n == 4) {
+        v4 write = x->beta[0] * (v4_load(x->v + v) - v4_load(read) * read_scale);
+        v4_store(g->write, write);
+        v4_store(x->o + v, v4_load(query) * q_scale + write * x->kq[0]);
+    }
+    UNROLL for (uint32_t r = 0; r < n && n != 4; r++) {
+        g->write[r] = x->beta[0] * (x->v[v + r] - read[r] * read_scale);
+        x->o[v + r] = query[r] * q_scale + g->write[r] * x->kq[0];
+    }
+    g->fused = dtype == SC_DTYPE_BF16 && wide_fuses(g->write, n, x->k_least[0]);
+}
 
 /* The first pass: decay, read, output. */
 SC_REF_INLINE void wide_stream_read(const struct wide_stream *w, struct wide_group *g, uint32_t v,
@@ -121,12 +261,13 @@ SC_REF_INLINE void wide_stream_read(const struct wide_stream *w, struct wide_gro
 {
     size_t row_bytes = (size_t)nv * 16 * (dtype == SC_DTYPE_F32 ? 4 : 2);
     const uint8_t *from = w->from != NULL ? w->from + v * row_bytes : NULL;
-    float read[2][4];
-    v16 sums[2][4];
-    UNROLL for (uint32_t r = 0; r < 4; r++) sums[0][r] = sums[1][r] = v16_zero();
-    if (from != NULL) wide_fetch(from, n * row_bytes);
+    const float *k = dtype == SC_DTYPE_F32 ? x->k : x->read;
+    v16 sums[2 * STREAM_ROWS];
+    float dots[2 * STREAM_ROWS];
+    UNROLL for (uint32_t r = 0; r < 2 * STREAM_ROWS; r++) sums[r] = v16_zero();
     UNROLL for (uint32_t i = 0; i < nv; i += 2) {
         v16 s[STREAM_ROWS][2];
+        if (n == STREAM_ROWS) wide_stream_fetch(w, v, i / 2, nv, n * row_bytes);
         UNROLL for (uint32_t r = 0; r < n; r++) {
             if (from != NULL)
                 wide_load(from + r * row_bytes + i * (row_bytes / nv), dtype, 2, s[r]);
@@ -134,39 +275,61 @@ SC_REF_INLINE void wide_stream_read(const struct wide_stream *w, struct wide_gro
                 s[r][0] = s[r][1] = v16_zero();
         }
         UNROLL for (uint32_t l = 0; l < 2; l++) {
-            v16 a = v16_load(x->alpha + 16 * (i + l)), key = v16_load(x->k + 16 * (i + l));
-            v16 query = v16_load(x->q + 16 * (i + l));
+            v16 key = v16_load(k + 16 * (i + l)), query = v16_load(x->q + 16 * (i + l));
             UNROLL for (uint32_t r = 0; r < n; r++) {
-                v16 old = v16_mul(s[r][l], a);
-                v16_store(g->aged[r] + 16 * (i + l), old);
-                sums[0][r] = v16_add(sums[0][r], v16_mul(old, key));
-                sums[1][r] = v16_add(sums[1][r], v16_mul(old, query));
+                v16 *read = &sums[r], *out = &sums[STREAM_ROWS + r], old = s[r][l];
+                if (dtype == SC_DTYPE_F32) {
+                    old = v16_mul(old, v16_load(x->alpha + 16 * (i + l)));
+                    *read = v16_add(*read, v16_mul(old, key));
+                    *out = v16_add(*out, v16_mul(old, query));
+                } else {
+                    *read = v16_fma(old, key, *read);
+                    *out = v16_fma(old, query, *out);
+                }
+                v16_store(g->old[r] + 16 * (i + l), old);
             }
         }
     }
-    v16_sums(sums[0], read[0]);
-    v16_sums(sums[1], read[1]);
-    g->v = v;
-    UNROLL for (uint32_t r = 0; r < n; r++) {
-        g->write[r] = x->beta[0] * (x->v[v + r] - read[0][r]);
-        x->o[v + r] = read[1][r] + g->write[r] * x->kq[0];
+    wide_sums(sums, dots);
+    wide_stream_solve(g, v, n, dots, dots + STREAM_ROWS, dtype, x);
+}
+
+/* The second where rows of a bf16 state may not be fused. */
+static __attribute__((noinline, cold)) void wide_stream_apart(const struct wide_stream *w,
+    struct wide_group *g, uint32_t n, uint32_t k_dim, const struct tokens *x)
+{
+    for (uint32_t r = 0; r < n; r++) {
+        wide_step_apart(g->old[r], x, 0, k_dim, g->write[r]);
+        for (uint32_t j = 0; j < 2; j++)
+            if (w->to[j] != NULL)
+                ref_store(g->old[r], sc_host_devptr(w->to[j]), SC_DTYPE_BF16,
+                    (int64_t)(g->v + r) * k_dim, k_dim);
     }
 }
 
 /* The second. */
-SC_REF_INLINE void wide_stream_write(const struct wide_stream *w, const struct wide_group *g,
-    uint32_t n, uint32_t nv, sc_dtype dtype, const struct tokens *x)
+SC_REF_INLINE void wide_stream_write(const struct wide_stream *w, struct wide_group *g, uint32_t n,
+    uint32_t nv, sc_dtype dtype, const struct tokens *x)
 {
     size_t row_bytes = (size_t)nv * 16 * (dtype == SC_DTYPE_F32 ? 4 : 2);
+    if (dtype == SC_DTYPE_BF16 && __builtin_expect(!g->fused, 0)) {
+        wide_stream_apart(w, g, n, nv * 16, x);
+        return;
+    }
     UNROLL for (uint32_t r = 0; r < n; r++) {
         v16 s[NV_MAX], u = v16_set(g->write[r]);
-        UNROLL for (uint32_t i = 0; i < nv; i++)
-            s[i] = v16_add(v16_load(g->aged[r] + 16 * i), v16_mul(u, v16_load(x->k + 16 * i)));
+        if (n == STREAM_ROWS) wide_stream_fetch(w, g->v, n + r, 2 * n, n * row_bytes);
+        UNROLL for (uint32_t i = 0; i < nv; i++) {
+            v16 old = v16_load(g->old[r] + 16 * i), added = v16_mul(u, v16_load(x->k + 16 * i));
+            s[i] = dtype == SC_DTYPE_F32 ? v16_add(old, added)
+                                         : v16_fma(old, v16_load(x->alpha + 16 * i), added);
+        }
         UNROLL for (uint32_t j = 0; j < 2; j++)
             if (w->to[j] != NULL)
-                wide_store(w->to[j] + (g->v + r) * row_bytes, dtype, nv, s, x->o[g->v + r]);
+                wide_store(w->to[j] + (g->v + r) * row_bytes, dtype, nv, s, x->o[g->v + r], true);
     }
 }
+
 
 /* A group is read before the one in front of it is written: what it reads fills the time that the
  * other's sums take. */
@@ -189,17 +352,24 @@ SC_REF_INLINE void wide_stream_all(const struct wide_stream *w, uint32_t nv, sc_
     }
 }
 
-/* One prepared token (x->count == 1), for a k_dim that wide_knows(). */
+SC_REF_INLINE void wide_stream_sized(const struct wide_stream *w, uint32_t k_dim, sc_dtype dtype,
+    struct tokens *x)
+{
+    if (k_dim == 128)
+        wide_stream_all(w, 8, dtype, x);
+    else if (k_dim == 64)
+        wide_stream_all(w, 4, dtype, x);
+    else
+        wide_stream_all(w, 16, dtype, x);
+}
+
+/* One token that is ready (x->count == 1), for a k_dim that wide_knows(). */
 SC_REF_INLINE void wide_stream_run(const struct wide_stream *w, uint32_t k_dim, struct tokens *x)
 {
-    if (k_dim == 128 && w->dtype == SC_DTYPE_F32)
-        wide_stream_all(w, 8, SC_DTYPE_F32, x);
-    else if (k_dim == 128)
-        wide_stream_all(w, 8, SC_DTYPE_BF16, x);
-    else if (k_dim == 64)
-        wide_stream_all(w, 4, w->dtype, x);
+    if (w->dtype == SC_DTYPE_F32)
+        wide_stream_sized(w, k_dim, SC_DTYPE_F32, x);
     else
-        wide_stream_all(w, 16, w->dtype, x);
+        wide_stream_sized(w, k_dim, SC_DTYPE_BF16, x);
 }
 
 #endif

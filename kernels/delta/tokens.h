@@ -85,18 +85,25 @@ SC_REF_INLINE int64_t decode_v_at(const sc_k_decode_params *p, int64_t r, uint32
         + (int64_t)hv * s->v_dim;
 }
 
-/* Row r of a decode becomes the next token of x, but for its v. */
-SC_REF_INLINE void decode_token(struct tokens *x, const sc_k_decode_params *p, int64_t r,
+/* q and k of row r of a decode become those of token i of x. */
+SC_REF_INLINE void decode_qk(struct tokens *x, uint32_t i, const sc_k_decode_params *p, int64_t r,
     uint32_t hv)
 {
     const sc_k_delta_shape *s = &p->shape;
-    uint32_t i = x->count++;
     size_t at = (size_t)i * s->k_dim;
     int64_t q_at = r * sc_kernel_stride(p->q_stride, (uint64_t)s->heads * s->k_dim)
         + (int64_t)(hv / (s->v_heads / s->heads)) * s->k_dim;
     delta_load_qk(x->q + at, x->k + at, s, p->q, q_at, p->k, decode_k_at(p, r, hv), p->dtype);
     x->kq[i] = ref_dot(x->k + at, x->q + at, s->k_dim);
-    apart_gates(x->alpha + at, &x->beta[i], p, r, hv);
+}
+
+/* Row r of a decode becomes the next token of x, but for its v. */
+SC_REF_INLINE void decode_token(struct tokens *x, const sc_k_decode_params *p, int64_t r,
+    uint32_t hv)
+{
+    uint32_t i = x->count++;
+    decode_qk(x, i, p, r, hv);
+    apart_gates(x->alpha + (size_t)i * p->shape.k_dim, &x->beta[i], p, r, hv);
 }
 
 #endif

@@ -5,7 +5,7 @@
  * pass one after the other, each with room for what every node leaves; a node starts from a copy of
  * its parent's rows:
  *
- *   scratch   | prepared tokens: q k alpha v beta kq | node 0: ROWS x K | node 1 | ... |
+ *   scratch   | prepared tokens: q k read alpha v .. | node 0: ROWS x K | node 1 | ... |
  *                                                       ^ copied from parent, then one step
  *
  * That is a small piece of scratch for each node, not a state. Each step is that of decode, on the
@@ -19,21 +19,25 @@
 
 /* The pieces of scratch. */
 struct nodes {
-    float *q, *k, *alpha, *v, *beta, *kq; /* prepared; v of all rows of S */
-    float *rows;                          /* [tokens_max][ROWS][K] */
-    float *o;                             /* [tokens_max][V] */
+    float *q, *k, *read, *alpha, *v; /* ready; v of all rows of S */
+    float *beta, *kq, *read_scale, *q_scale, *k_least;
+    float *rows; /* [tokens_max][ROWS][K] */
+    float *o;    /* [tokens_max][V] */
 };
 
 static struct nodes nodes_at(const sc_k_delta_verify_params *p)
 {
     size_t n = p->tokens_max, k = p->tokens.shape.k_dim, v = p->tokens.shape.v_dim;
     float *at = sc_host_ptr(p->tokens.scratch);
-    struct nodes x = {.q = at, .k = at + n * k, .alpha = at + 2 * n * k};
-    x.v = at + 3 * n * k;
+    struct nodes x = {.q = at, .k = at + n * k, .read = at + 2 * n * k, .alpha = at + 3 * n * k};
+    x.v = at + 4 * n * k;
     x.o = x.v + n * v;
     x.beta = x.o + n * v;
     x.kq = x.beta + n;
-    x.rows = x.kq + n;
+    x.read_scale = x.kq + n;
+    x.q_scale = x.read_scale + n;
+    x.k_least = x.q_scale + n;
+    x.rows = x.k_least + n;
     return x;
 }
 
@@ -44,12 +48,17 @@ static void prepare(struct nodes *n, const sc_k_delta_params *p, int64_t start, 
     size_t k = p->shape.k_dim, v = p->shape.v_dim;
     x->count = 0;
     token_load(x, p, start + t, hv, 0, (uint32_t)v);
+    tokens_ready(x, p->shape.k_dim, p->state.dtype);
     memcpy(n->q + t * k, x->q, k * sizeof(float));
     memcpy(n->k + t * k, x->k, k * sizeof(float));
+    memcpy(n->read + t * k, x->read, k * sizeof(float));
     memcpy(n->alpha + t * k, x->alpha, k * sizeof(float));
     memcpy(n->v + t * v, x->v, v * sizeof(float));
     n->beta[t] = x->beta[0];
     n->kq[t] = x->kq[0];
+    n->read_scale[t] = x->read_scale[0];
+    n->q_scale[t] = x->q_scale[0];
+    n->k_least[t] = x->k_least[0];
 }
 
 static void recall(const struct nodes *n, const sc_k_delta_shape *s, uint32_t t, uint32_t v0,
@@ -59,10 +68,14 @@ static void recall(const struct nodes *n, const sc_k_delta_shape *s, uint32_t t,
     x->count = 1;
     memcpy(x->q, n->q + t * k, k * sizeof(float));
     memcpy(x->k, n->k + t * k, k * sizeof(float));
+    memcpy(x->read, n->read + t * k, k * sizeof(float));
     memcpy(x->alpha, n->alpha + t * k, k * sizeof(float));
     memcpy(x->v, n->v + (size_t)t * s->v_dim + v0, rows * sizeof(float));
     x->beta[0] = n->beta[t];
     x->kq[0] = n->kq[t];
+    x->read_scale[0] = n->read_scale[t];
+    x->q_scale[0] = n->q_scale[t];
+    x->k_least[0] = n->k_least[t];
 }
 
 static void store_node(const sc_k_delta_verify_params *p, const float *block, uint32_t r,
@@ -158,6 +171,7 @@ static void commit_block(const sc_k_delta_commit_params *p, uint32_t r, uint32_t
             token_load(&x, &c, start + path[i++], hv, v0, rows);
             save = next_save(&c, r, first + i, -1);
         }
+        tokens_ready(&x, s->k_dim, c.state.dtype);
         delta_steps(block, rows, s->k_dim, &x, c.state.dtype);
         for (; save >= 0; save = next_save(&c, r, first + i, save))
             block_store(block, &c.state, slot[save], at, n);

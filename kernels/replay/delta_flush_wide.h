@@ -8,6 +8,8 @@
  *   sweep t     row  + write k   of token t-1     (then rounded, if states are of 16 bits)
  *                    x alpha, . k   of token t     -> write, which the next sweep adds
  *
+ * bf16 states decay with the sum instead, and are multiplied with k alpha (rows_plain.h).
+ *
  * Four rows share the sum across their lanes, and while it passes the next four are loaded. What a
  * record's token puts out is not made: nobody wants it. */
 #ifndef SC_DELTA_FLUSH_WIDE_H
@@ -18,7 +20,7 @@
 enum { TILE_FLOATS = 4096, TILE_ROWS_MAX = TILE_FLOATS / 64, TILE_GROUP = 4 };
 
 struct tile {
-    _Alignas(64) float s[TILE_FLOATS]; /* decayed, as the last sweep left it */
+    _Alignas(64) float s[TILE_FLOATS]; /* as the last sweep left it; fp32: decayed */
     float write[TILE_ROWS_MAX];        /* times k of that token: still to be added */
     float mark[TILE_ROWS_MAX];         /* a NaN if the row may hold one, once it is added */
 };
@@ -35,9 +37,13 @@ SC_REF_INLINE void tile_row(const struct tile *tile, const struct wide_stream *w
         wide_load(w->from + (v0 + v) * row_bytes, dtype, nv, s);
     } else {
         const float *at = tile->s + (size_t)v * nv * 16, *k = x->k + (size_t)(t - 1) * nv * 16;
+        const float *alpha = x->alpha + (size_t)(t - 1) * nv * 16;
         v16 write = v16_set(tile->write[v]);
-        UNROLL for (uint32_t i = 0; i < nv; i++)
-            s[i] = v16_add(v16_load(at + 16 * i), v16_mul(write, v16_load(k + 16 * i)));
+        UNROLL for (uint32_t i = 0; i < nv; i++) {
+            v16 old = v16_load(at + 16 * i);
+            if (dtype == SC_DTYPE_BF16) old = v16_mul(old, v16_load(alpha + 16 * i));
+            s[i] = v16_add(old, v16_mul(write, v16_load(k + 16 * i)));
+        }
     }
 }
 
@@ -45,7 +51,10 @@ SC_REF_INLINE void tile_row(const struct tile *tile, const struct wide_stream *w
 SC_REF_INLINE void tile_group(struct tile *tile, const struct wide_stream *w, uint32_t v0,
     uint32_t v, uint32_t n, uint32_t nv, sc_dtype dtype, struct tokens *x, uint32_t t, bool gives)
 {
-    const float *k = x->k + (size_t)t * nv * 16, *q = x->q + (size_t)t * nv * 16;
+    bool f32 = dtype == SC_DTYPE_F32;
+    float read_scale = f32 ? 1.0f : x->read_scale[t], q_scale = f32 ? 1.0f : x->q_scale[t];
+    const float *k = (f32 ? x->k : x->read) + (size_t)t * nv * 16;
+    const float *q = x->q + (size_t)t * nv * 16;
     const float *alpha = x->alpha + (size_t)t * nv * 16;
     v16 sums[TILE_GROUP], outs[TILE_GROUP];
     float read[TILE_GROUP], out[TILE_GROUP] = {0};
@@ -54,9 +63,9 @@ SC_REF_INLINE void tile_group(struct tile *tile, const struct wide_stream *w, ui
         float *at = tile->s + (size_t)(v + r) * nv * 16;
         v16 s[NV_MAX], sum = v16_zero(), give = v16_zero();
         tile_row(tile, w, v0, v + r, nv, dtype, x, t, s);
-        if (dtype == SC_DTYPE_BF16 && t > 0) wide_round(s, nv, tile->mark[v + r]);
+        if (dtype == SC_DTYPE_BF16 && t > 0) wide_round(s, nv, tile->mark[v + r], false);
         UNROLL for (uint32_t i = 0; i < nv; i++) {
-            s[i] = v16_mul(s[i], v16_load(alpha + 16 * i));
+            if (f32) s[i] = v16_mul(s[i], v16_load(alpha + 16 * i));
             v16_store(at + 16 * i, s[i]);
             sum = v16_add(sum, v16_mul(s[i], v16_load(k + 16 * i)));
             if (gives) give = v16_add(give, v16_mul(s[i], v16_load(q + 16 * i)));
@@ -67,10 +76,10 @@ SC_REF_INLINE void tile_group(struct tile *tile, const struct wide_stream *w, ui
     if (gives) v16_sums(outs, out);
     for (uint32_t r = 0; r < n; r++) {
         size_t at = (size_t)t * w->rows + v0 + v + r;
-        float write = x->beta[t] * (x->v[at] - read[r]);
+        float write = x->beta[t] * (x->v[at] - read[r] * read_scale);
         tile->write[v + r] = write;
         tile->mark[v + r] = write * 0.0f; /* what it reads has a NaN or an infinity of the row */
-        if (gives) x->o[at] = out[r] + write * x->kq[t];
+        if (gives) x->o[at] = out[r] * q_scale + write * x->kq[t];
     }
 }
 
@@ -92,7 +101,8 @@ SC_REF_INLINE void tile_store(const struct tile *tile, const struct wide_stream 
         tile_row(tile, w, v0, v, nv, dtype, x, x->count, s);
         UNROLL for (uint32_t j = 0; j < 2; j++)
             if (w->to[j] != NULL)
-                wide_store(w->to[j] + (v0 + v) * row_bytes, dtype, nv, s, tile->mark[v]);
+                wide_store(w->to[j] + (v0 + v) * row_bytes, dtype, nv, s, tile->mark[v],
+                    false);
     }
 }
 

@@ -240,6 +240,7 @@ SC_REF_INLINE void own_token(struct tokens *x, const struct job *j, uint32_t hv,
 /* All tokens in one go, from slot to slot where that can be streamed. */
 SC_REF_INLINE void flush_once(const struct job *j, int64_t at, uint32_t rows, struct tokens *x)
 {
+    tokens_ready(x, j->s->k_dim, j->state->dtype);
 #ifdef __AVX2__
     if (wide_knows(j->s->k_dim) && x->count > 0) {
         struct wide_stream w = {.from = wide_at(j->state, j->source, at),
@@ -272,6 +273,7 @@ SC_REF_INLINE void flush_long(const struct job *j, uint32_t hv, uint32_t v0, uin
             own_token(x, j, hv, v0, rows);
             i++;
         }
+        tokens_ready(x, j->s->k_dim, j->state->dtype);
         delta_steps(block, rows, j->s->k_dim, x, j->state->dtype);
     }
     block_store(block, j->state, j->dest, at, n);

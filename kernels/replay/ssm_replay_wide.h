@@ -111,14 +111,14 @@ SC_REF_INLINE void past_rows(const struct ssm_ends *e, const struct ssm_past *pa
         past_step(s, v, n, nv, past->alpha[t], past->dt[t], past->x + (size_t)t * rows,
             past->b + t * dim, NULL, NULL);
         if (dtype != SC_DTYPE_BF16) continue;
-        UNROLL for (uint32_t r = 0; r < n; r++) wide_round(s[r], nv, past_mark(s[r], nv));
+        UNROLL for (uint32_t r = 0; r < n; r++) wide_round(s[r], nv, past_mark(s[r], nv), false);
     }
     if (own != NULL)
         past_step(s, v, n, nv, own->alpha, own->dt, own->x, own->b, own->c, own->y);
     if (e->to == NULL) return;
     UNROLL for (uint32_t r = 0; r < n; r++)
         wide_store(e->to + (v + r) * row_bytes, dtype, nv, s[r],
-            dtype == SC_DTYPE_BF16 ? past_mark(s[r], nv) : 0.0f);
+            dtype == SC_DTYPE_BF16 ? past_mark(s[r], nv) : 0.0f, false);
 }
 
 SC_REF_INLINE void past_all(const struct ssm_ends *e, const struct ssm_past *past, uint32_t rows,

@@ -70,7 +70,8 @@ SC_REF_INLINE void ssm_rows(const struct ssm_ends *e, uint32_t v, uint32_t n, ui
         v16 s[NV_MAX];
         sums[r] = ssm_row(e, v + r, nv, dtype, k, s);
         if (e->to != NULL)
-            wide_store(e->to + (v + r) * row_bytes, dtype, nv, s, ssm_mark(sums[r], dtype));
+            wide_store(e->to + (v + r) * row_bytes, dtype, nv, s, ssm_mark(sums[r], dtype),
+                false);
     }
     v16_sums(sums, y);
     UNROLL for (uint32_t r = 0; r < n; r++) k->y[v + r] = y[r];

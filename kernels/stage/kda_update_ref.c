@@ -153,6 +153,7 @@ static void finish(struct update *u, float *restrict o, int64_t row)
 static void steps(struct update *u)
 {
     uint32_t most = BLOCK_ELEMS / u->dim;
+    tokens_ready(&u->x, u->dim, u->p->state.dtype);
     for (uint32_t v0 = 0; v0 < u->dim; v0 += most) {
         uint32_t rows = u->dim - v0 < most ? u->dim - v0 : most;
         for (uint32_t i = 0; i < u->x.count; i++)
@@ -176,6 +177,7 @@ static bool stream(struct update *u, uint32_t r, int64_t at)
             wide_at(&p->state, save != NULL ? save[r] : 0, at)},
         .rows = u->dim, .dtype = p->state.dtype};
     memcpy(u->x.v, u->v[0], u->dim * sizeof(float));
+    tokens_ready(&u->x, u->dim, p->state.dtype);
     wide_stream_run(&w, u->dim, &u->x);
     memcpy(u->o[0], u->x.o, u->dim * sizeof(float));
     return true;

@@ -284,6 +284,39 @@ START_TEST(rows__decodes_agree_to_the_bit)
 }
 END_TEST
 
+/* What decides whether a step on a bf16 state may be fused: elements of k of any size, zeros and
+ * too large ones among them, decays from none to all, rows that write nothing. */
+START_TEST(rows__bf16_states_of_extreme_tokens_agree_to_the_bit)
+{
+    static const float size[] = {0.0f, 0x1p-126f, 0x1p-90f, 0x1p-70f, 0x1p-20f, 1.0f, 0x1p60f,
+        0x1p126f}, decay[] = {0.0f, -1e-5f, -0.5f, -9.0f, -40.0f, -100.0f};
+    struct sc_prng prng;
+    sc_prng_seed(&prng, 1311 + (uint64_t)_i);
+    struct rig_delta d = {.shape = {.kind = _i % 2 ? SC_K_KIND_KDA : SC_K_KIND_GDN, .heads = 1,
+        .v_heads = 2, .k_dim = 64u << _i % 3, .v_dim = 39}, .dtype = SC_DTYPE_F32};
+    size_t qk = rig_qk(&d), n = 2 * qk + rig_vo(&d);
+    struct rig_pool pool = filled_pool(&prng, SC_DTYPE_BF16, rig_state_elems(&d));
+    if (_i % 4 == 3) fill_tiny(&prng, &pool);
+    float *qkv = rig_normal(&prng, 2 * n, 1.0f), beta[4] = {0.5f, 1.0f, 0.0f, 0x1p-100f};
+    float *o = rig_tensor(SC_DTYPE_F32, NULL, 2 * rig_vo(&d)), *g = rig_alloc(2 * rig_g(&d) * 4);
+    for (size_t r = 0; r < 2; r++) {
+        float q = size[3 + sc_prng_below(&prng, 4)], k = size[(r + (size_t)_i) % 8];
+        for (size_t i = 0; i < qk; i++) qkv[r * n + i] *= q;
+        for (size_t i = qk; i < 2 * qk; i++) qkv[r * n + i] *= k == 0.0f && i > qk ? 1.0f : k;
+        for (size_t i = 2 * qk; i < n; i++) qkv[r * n + i] *= i % 3 == 0 ? 0.0f : 1.0f;
+    }
+    for (size_t i = 0; i < 2 * rig_g(&d); i++) g[i] = decay[sc_prng_below(&prng, 6)];
+    int32_t source[2] = {1, 0}, dest[2] = {3, 2};
+    sc_k_decode_packed_params p = {.qkv = sc_host_devptr(qkv), .o = sc_host_devptr(o),
+        .dtype = d.dtype, .g = sc_host_devptr(g), .beta = sc_host_devptr(beta), .shape = d.shape,
+        .row_count = 2, .source = sc_host_devptr(source), .dest = sc_host_devptr(dest),
+        .state = pool.slots};
+    struct outputs out = {{o, pool.memory}, {2 * rig_vo(&d) * 4, pool.bytes}, 2};
+    run_rows(SC_K_OP_DECODE_PACKED, &p, &out, false);
+    free(qkv), free(o), free(g), free(pool.memory);
+}
+END_TEST
+
 START_TEST(rows__projections_and_movers_agree_to_the_bit)
 {
     struct sc_prng prng;
@@ -436,6 +469,7 @@ int main(void)
     tcase_add_loop_test(all, rows__convs_agree_to_the_bit, 0, ROUNDS);
     tcase_add_loop_test(all, rows__recurrent_and_chunk_forms, 0, 2 * ROUNDS);
     tcase_add_loop_test(all, rows__decodes_agree_to_the_bit, 0, 2 * ROUNDS);
+    tcase_add_loop_test(all, rows__bf16_states_of_extreme_tokens_agree_to_the_bit, 0, 2 * ROUNDS);
     tcase_add_loop_test(all, rows__projections_and_movers_agree_to_the_bit, 0, ROUNDS);
     tcase_add_loop_test(all, rows__chunk_scans_agree, 0, ROUNDS);
     tcase_add_loop_test(all, rows__rings_agree_to_the_bit, 0, ROUNDS);
