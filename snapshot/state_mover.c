@@ -151,7 +151,11 @@ static sc_status wait_so_far(struct mover *mover)
         return sc_backend_stream_sync(mover->backend, mover->stream);
     }
     sc_status status = sc_backend_event_record(mover->backend, event, mover->stream);
-    if (status == SC_OK) status = sc_backend_event_wait(mover->backend, event);
+    if (status == SC_OK) {
+        status = sc_backend_event_wait(mover->backend, event);
+    } else { /* the bytes may still be under way */
+        status = sc_backend_stream_sync(mover->backend, mover->stream);
+    }
     sc_backend_event_destroy(mover->backend, event);
     return status;
 }

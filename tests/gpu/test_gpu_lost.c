@@ -41,6 +41,9 @@ START_TEST(lost__once_and_for_all)
     ck_assert_int_eq(sc_k_l2norm(gpu, &p, NULL), SC_ERR_DEVICE_LOST);
     ck_assert_int_eq(sc_state_copy(pool, (int32_t[]){1}, pool, (int32_t[]){2}, 1),
         SC_ERR_DEVICE_LOST);
+    ck_assert_int_eq(sc_state_copy_beside(pool, (int32_t[]){1}, pool, (int32_t[]){2}, 1, stream),
+        SC_ERR_DEVICE_LOST);
+    ck_assert_int_eq(sc_state_copy_join(pool, stream), SC_ERR_DEVICE_LOST);
     ck_assert_int_eq(sc_backend_open("cuda", &gpu), SC_ERR_DEVICE_LOST);
 
     sc_backend_event_destroy(gpu, event);

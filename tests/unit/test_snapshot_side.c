@@ -42,7 +42,8 @@ static struct {
     struct sc_event events[EVENTS];
     uint32_t events_made, events_gone;
     uint32_t event_fail; /* the event of that number; 0: none */
-    bool record_fails, captured;
+    uint32_t record_fail; /* the record of that number from now on */
+    bool captured;
 } dev;
 
 static sc_stream *stream_of(int lane)
@@ -166,7 +167,7 @@ static void dev_event_destroy(sc_backend *b, struct sc_event *event)
 static sc_status dev_event_record(sc_backend *b, struct sc_event *event, sc_stream *stream)
 {
     (void)b;
-    if (dev.record_fails) return SC_FAIL(SC_ERR_DEVICE_LOST, "lost");
+    if (dev.record_fail > 0 && --dev.record_fail == 0) return SC_FAIL(SC_ERR_DEVICE_LOST, "lost");
     event->lane = lane_of(stream);
     event->at = dev.lanes[event->lane].count;
     return SC_OK;
@@ -366,6 +367,24 @@ START_TEST(beside__saves_what_was_there_between_two_joins)
 }
 END_TEST
 
+/* A tier's copy either way. */
+static void refuses_codecs(struct world *w)
+{
+    const struct sc_codec *raw = NULL;
+    uint8_t *payload = calloc(1, w->info.state_bytes);
+    uint64_t bytes = 7;
+    ck_assert_int_eq(sc_codec_by_id(SC_CODEC_RAW, &raw), SC_OK);
+    dev.event_fail = dev.events_made + 1;
+    ck_assert_int_eq(sc_codec_encode(raw, w->pool, w->slots[0], payload, w->info.state_bytes,
+        &bytes), SC_ERR_NO_MEMORY);
+    ck_assert_uint_eq(bytes, 7);
+    ck_assert(all(payload, w->info.state_bytes, 0));
+    dev.record_fail = 1;
+    ck_assert_int_eq(sc_codec_decode(raw, w->pool, w->slots[0], payload, w->info.state_bytes),
+        SC_ERR_DEVICE_LOST);
+    free(payload);
+}
+
 /* Whatever fails before the first byte leaves everything as it is. */
 START_TEST(beside__refuses_what_it_cannot_join)
 {
@@ -390,10 +409,10 @@ START_TEST(beside__refuses_what_it_cannot_join)
         SC_ERR_UNSUPPORTED);
     ck_assert_int_eq(sc_state_copy_join(w.pool, stream), SC_ERR_UNSUPPORTED);
     dev.captured = false;
-    dev.record_fails = true;
+    dev.record_fail = 1;
     ck_assert_int_eq(sc_state_copy_beside(w.pool, one, w.pool, two, 1, stream),
         SC_ERR_DEVICE_LOST);
-    dev.record_fails = false;
+    refuses_codecs(&w);
     for (int i = 0; i < LANES; i++) ck_assert_uint_eq(dev.lanes[i].count - dev.lanes[i].done, 0);
     ck_assert(fix_same(before) && fix_same(host_before));
     free(before.bytes);
@@ -414,6 +433,13 @@ START_TEST(down__waits_without_an_event_too)
     ck_assert_uint_eq(dev.event_fail, 0);
     ck_assert(slot_is(w.host, 3, 0x42));
     ck_assert_uint_eq(dev.lanes[DOWN].syncs, 1);
+    write_slot(w.pool, 1, 0x43, DEFAULT);
+    dev.record_fail = 2; /* there is one, but it cannot be put there */
+    ck_assert_int_eq(sc_state_copy(w.pool, (const int32_t[]){1}, w.host, (const int32_t[]){3}, 1),
+        SC_OK);
+    ck_assert_uint_eq(dev.record_fail, 0);
+    ck_assert(slot_is(w.host, 3, 0x43));
+    ck_assert_uint_eq(dev.lanes[DOWN].syncs, 2);
     ck_assert_uint_eq(dev.lanes[DEFAULT].syncs, 0);
     close_world(&w);
 }
