@@ -153,11 +153,23 @@ static void cuda_stream_destroy(sc_backend *b, sc_stream *stream)
     (void)sc_cuda_check(cudaStreamDestroy(sc_cuda_stream(stream)), "cudaStreamDestroy");
 }
 
+/* While a thread captures a graph in CUDA's default mode, none of the process may wait: the call
+ * fails, and the capture with it. A thread of a tier waits for streams of our own, which nobody
+ * captures. So it says that it knows what it does, and takes that back (`before`). */
+static enum cudaStreamCaptureMode capture_mode(enum cudaStreamCaptureMode mode)
+{
+    (void)cudaThreadExchangeStreamCaptureMode(&mode);
+    return mode;
+}
+
 static sc_status cuda_stream_sync(sc_backend *b, sc_stream *stream)
 {
     (void)b;
     SC_TRY(sc_cuda_enter());
-    return sc_cuda_check(cudaStreamSynchronize(sc_cuda_stream(stream)), "cudaStreamSynchronize");
+    enum cudaStreamCaptureMode before = capture_mode(cudaStreamCaptureModeRelaxed);
+    cudaError_t error = cudaStreamSynchronize(sc_cuda_stream(stream));
+    (void)capture_mode(before);
+    return sc_cuda_check(error, "cudaStreamSynchronize");
 }
 
 static bool pinned(sc_devptr ptr)
@@ -201,13 +213,9 @@ static cudaError_t copy_batch(const struct sc_backend_span *spans, uint32_t coun
     return cudaMemcpyBatchAsync(dsts, srcs, sizes, used, &attributes, &first, 1, stream);
 }
 
-static sc_status cuda_copy(sc_backend *b, enum sc_copy_kind kind,
-    const struct sc_backend_span *spans, uint32_t count, sc_stream *stream)
+static sc_status copy_spans(enum sc_copy_kind kind, const struct sc_backend_span *spans,
+    uint32_t count, cudaStream_t into)
 {
-    (void)b;
-    SC_TRY(sc_cuda_enter());
-    cudaStream_t into = sc_cuda_stream(stream);
-    if (kind == SC_COPY_D2D && count > 1) return sc_cuda_copy_spans(spans, count, into);
     enum cudaMemcpyKind kinds[] = {[SC_COPY_D2D] = cudaMemcpyDeviceToDevice,
         [SC_COPY_H2D] = cudaMemcpyHostToDevice, [SC_COPY_D2H] = cudaMemcpyDeviceToHost};
     uint32_t batch = BATCH_MIN;
@@ -224,6 +232,20 @@ static sc_status cuda_copy(sc_backend *b, enum sc_copy_kind kind,
                 sc_host_ptr(spans[i].src), spans[i].bytes, kinds[kind], into), "cudaMemcpyAsync"));
     }
     return SC_OK;
+}
+
+/* A copy of pageable memory waits, too. */
+static sc_status cuda_copy(sc_backend *b, enum sc_copy_kind kind,
+    const struct sc_backend_span *spans, uint32_t count, sc_stream *stream)
+{
+    (void)b;
+    SC_TRY(sc_cuda_enter());
+    cudaStream_t into = sc_cuda_stream(stream);
+    if (kind == SC_COPY_D2D && count > 1) return sc_cuda_copy_spans(spans, count, into);
+    enum cudaStreamCaptureMode before = capture_mode(cudaStreamCaptureModeRelaxed);
+    sc_status status = copy_spans(kind, spans, count, into);
+    (void)capture_mode(before);
+    return status;
 }
 
 static sc_status cuda_copy_rows(sc_backend *b, const struct sc_backend_rows *rows,
@@ -278,7 +300,9 @@ static sc_status cuda_event_query(sc_backend *b, struct sc_event *event, bool *d
 {
     (void)b;
     SC_TRY(sc_cuda_enter());
+    enum cudaStreamCaptureMode before = capture_mode(cudaStreamCaptureModeRelaxed);
     cudaError_t error = cudaEventQuery(raw_event(event));
+    (void)capture_mode(before);
     if (error == cudaErrorNotReady) {
         (void)cudaGetLastError();
         *done_out = false;
@@ -293,7 +317,10 @@ static sc_status cuda_event_wait(sc_backend *b, struct sc_event *event)
 {
     (void)b;
     SC_TRY(sc_cuda_enter());
-    return sc_cuda_check(cudaEventSynchronize(raw_event(event)), "cudaEventSynchronize");
+    enum cudaStreamCaptureMode before = capture_mode(cudaStreamCaptureModeRelaxed);
+    cudaError_t error = cudaEventSynchronize(raw_event(event));
+    (void)capture_mode(before);
+    return sc_cuda_check(error, "cudaEventSynchronize");
 }
 
 static sc_status cuda_stream_wait(sc_backend *b, sc_stream *stream, struct sc_event *event)

@@ -2,6 +2,7 @@
 /* The CUDA backend against the host's: memory, streams, events, copies, pools on the device, and
  * calls captured in a graph. */
 #include <check.h>
+#include <pthread.h>
 #include <cuda_runtime_api.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -542,6 +543,50 @@ START_TEST(sides__saves_lie_between_two_events)
 }
 END_TEST
 
+struct tier_thread {
+    sc_pool *pool, *host;
+    sc_status down, up;
+};
+
+static void *copy_both_ways(void *ctx)
+{
+    struct tier_thread *t = ctx;
+    t->down = sc_state_copy(t->pool, (int32_t[]){1}, t->host, (int32_t[]){2}, 1);
+    t->up = sc_state_copy(t->host, (int32_t[]){2}, t->pool, (int32_t[]){2}, 1);
+    return NULL;
+}
+
+/* A tier's thread goes on while a framework captures a graph, in the mode that forbids other
+ * threads to wait, and the graph is whole. */
+START_TEST(sides__copy_while_another_thread_captures)
+{
+    enum { N = 2 };
+    sc_slot a[N], b[N];
+    sc_layout layout = _i % 2 ? SC_LAYOUT_CONTIGUOUS : SC_LAYOUT_PAGE_MAJOR;
+    struct tier_thread t = {.host = pool_of(NULL, SC_LAYOUT_PAGE_MAJOR, N, a),
+        .pool = pool_of(gpu, layout, N, b)};
+    sc_stream *step = NULL;
+    cudaGraph_t graph;
+    pthread_t thread;
+    OK(sc_backend_stream_create(gpu, &step));
+    write_slot(t.pool, 1, 0x35, NULL);
+    ck_assert_int_eq(cudaStreamBeginCapture((cudaStream_t)(void *)step,
+        cudaStreamCaptureModeGlobal), cudaSuccess);
+    ck_assert_int_eq(pthread_create(&thread, NULL, copy_both_ways, &t), 0);
+    ck_assert_int_eq(pthread_join(thread, NULL), 0);
+    ck_assert_int_eq(cudaStreamEndCapture((cudaStream_t)(void *)step, &graph), cudaSuccess);
+    ck_assert_int_eq(cudaGraphDestroy(graph), cudaSuccess);
+    ck_assert_int_eq(t.down, SC_OK);
+    ck_assert_int_eq(t.up, SC_OK);
+    slot_is(t.host, 2, 0x35);
+    sc_backend_stream_destroy(gpu, step);
+    OK(sc_pool_free(t.host, a, N));
+    OK(sc_pool_free(t.pool, b, N));
+    OK(sc_pool_destroy(t.host));
+    OK(sc_pool_destroy(t.pool));
+}
+END_TEST
+
 int main(void)
 {
     if (sc_backend_open("cuda", &gpu) != SC_OK) {
@@ -561,6 +606,7 @@ int main(void)
     tcase_add_test(all, graphs__replay_copies_and_kernels);
     tcase_add_loop_test(all, sides__come_behind_the_default_stream, 0, 2);
     tcase_add_loop_test(all, sides__saves_lie_between_two_events, 0, 2);
+    tcase_add_loop_test(all, sides__copy_while_another_thread_captures, 0, 2);
     suite_add_tcase(suite, all);
     SRunner *runner = srunner_create(suite);
     srunner_set_fork_status(runner, CK_NOFORK);
