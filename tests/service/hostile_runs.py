@@ -265,6 +265,8 @@ def hostile__a_client_beside_a_flood_is_served():
     if child == 0:
         try:
             flood(service.path, 1)
+        except BaseException:
+            traceback.print_exc()
         finally:
             os._exit(3)
     try:

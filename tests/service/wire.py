@@ -104,7 +104,15 @@ class Client:
         else:
             self.socket = socket.socket(socket.AF_INET)
         self.socket.settimeout(timeout)
-        self.socket.connect(address)
+        end = time.monotonic() + timeout
+        while True:
+            try:
+                self.socket.connect(address)
+                break
+            except BlockingIOError:  # the queue of a Unix socket is full
+                if time.monotonic() > end:
+                    raise
+                time.sleep(0.001)
         self.data, self.files, self.id = b"", [], 0
         self.info = self.call("hello", version=1, **words) if hello else None
 
