@@ -68,6 +68,22 @@ class Memory(NamedTuple):
         return True
 
 
+def device_text(device: tuple[int, int]) -> str:
+    """A device in words, and by its number in DLPack."""
+    names = {CPU: "the memory of the CPU", CUDA: f"the memory of CUDA device {device[1]}",
+             CUDA_HOST: "pinned memory"}
+    return f"{names.get(device[0], 'memory')} (DLPack device {device[0]})"
+
+
+def _export(value: Any) -> Any:
+    """A capsule of a tensor. On a device what was written before in the producer's stream then
+    comes before what the library's default stream does: that one is ordered with stream 1, CUDA's
+    own default."""
+    if getattr(value, "__dlpack_device__", lambda: (CPU, 0))()[0] == CUDA:
+        return value.__dlpack__(stream=1)
+    return value.__dlpack__()
+
+
 def memory_of(value: Any, name: str) -> Memory:
     """Where a tensor lies: anything with __dlpack__ (numpy, PyTorch). Errors: Invalid, also for
     memory that cannot be written."""
@@ -75,7 +91,7 @@ def memory_of(value: Any, name: str) -> Memory:
         raise Invalid(f"{name}: an array or tensor with __dlpack__ is wanted, not "
                       f"{type(value).__name__}")
     try:
-        capsule = value.__dlpack__()
+        capsule = _export(value)
         tensor = _Tensor.from_address(_pointer_of(capsule, b"dltensor"))
     except Exception as problem:  # producers raise what they like: read-only, needs grad, sparse
         raise Invalid(f"{name}: {problem}") from None
@@ -130,7 +146,8 @@ class Tensor:
                    dl_device: Optional[tuple[int, int]] = None,
                    copy: Optional[bool] = None) -> Any:
         """`stream` needs no work: what this package does to a pool's memory has ended when its
-        call returns. A copy, or another device, is refused (BufferError)."""
+        call returns, or is in the stream that the call was given. A copy, or another device, is
+        refused (BufferError)."""
         if copy or (dl_device is not None and tuple(dl_device) != self._device):
             raise BufferError("memory of a pool or a state is shared, not copied")
         capsule, tensor = self._capsule(max_version)

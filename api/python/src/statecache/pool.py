@@ -11,7 +11,8 @@ from typing import Any, Optional, Sequence
 import numpy as np
 
 from ._arrays import Array, ArrayLike, dtype_of, exact, pointer_to, whole
-from ._dlpack import CODES, CPU, CUDA, CUDA_HOST, Memory, Tensor, array_over, memory_of
+from ._dlpack import (CODES, CPU, CUDA, CUDA_HOST, Memory, Tensor, array_over, device_text,
+                      memory_of)
 from ._native import Handle, call, ffi, new_options
 from .errors import Busy, Error, Invalid, Mismatch, Unsupported
 from .schema import (DTYPES, KINDS, Part, Schema, Shard, c_shard, c_text, name_in, name_of, part_of)
@@ -233,22 +234,53 @@ class Pool:
             call("sc_pool_check", pointer, _slot(slot), out)
         return name_of(OWNERS, out[0])
 
-    def copy(self, slots: ArrayLike, dest: "Pool", dest_slots: ArrayLike) -> None:
-        """Copies whole states to slots of `dest` (this pool, or one of another layout). Both are
-        int32 arrays of slot ids; -1: skip this row; source 0: zeros. All is checked before the
-        first byte moves. Errors: those of sc_state_copy."""
+    def copy(self, slots: ArrayLike, dest: "Pool", dest_slots: ArrayLike, *, stream: Any = None,
+             beside: bool = False) -> None:
+        """Copies whole states to slots of `dest` (this pool, or one of another layout or backend).
+        Both are int32 arrays of slot ids; -1: skip this row; source 0: zeros. All is checked before
+        the first byte moves.
+
+        Without a stream the bytes have arrived when it returns; of a device's work it comes behind
+        that of the default stream alone. With `stream` (a torch.cuda.Stream, anything with
+        __cuda_stream__, or the number of a cudaStream_t; 0: the default one) nobody waits: the copy
+        is put in that stream, behind what is there, and can be captured in a graph. `beside`: in a
+        stream of the library's own, behind what is in `stream` now; `stream` goes on, until `join`.
+        Slots that take part stay allocated and unwritten until the copy has passed.
+        Errors: those of sc_state_copy, sc_state_copy_beside."""
         if not isinstance(dest, Pool):
             raise Invalid(f"dest: a Pool is wanted, not {type(dest).__name__}")
+        if beside and stream is None:
+            raise Invalid("beside: the stream is wanted that the copy comes behind")
         source = exact(slots, np.int32, "slots")
         target = exact(dest_slots, np.int32, "dest_slots", source.size)
+        name, order = "sc_state_copy", []
+        if stream is not None:
+            name, order = name + ("_beside" if beside else "_async"), [_stream(stream)]
         with self._handle as here, dest._handle as there:
-            call("sc_state_copy", here, pointer_to(source, "int32_t"), there,
-                 pointer_to(target, "int32_t"), source.size)
+            call(name, here, pointer_to(source, "int32_t"), there, pointer_to(target, "int32_t"),
+                 source.size, *order)
+
+    def join(self, stream: Any) -> None:
+        """What is put in `stream` from now on comes behind all copies begun `beside` on the pool's
+        device. Nobody waits."""
+        with self._handle as pointer:
+            call("sc_state_copy_join", pointer, _stream(stream))
 
     def audit(self, check_null: bool = True) -> None:
         """Accounts for every slot. Corrupt: a fault, of the library or of who wrote to slot 0."""
         with self._handle as pointer:
             call("sc_pool_audit", pointer, bool(check_null))
+
+
+def _stream(stream: Any) -> Any:
+    """sc_stream * of what frameworks call a stream."""
+    number = getattr(stream, "cuda_stream", stream)  # PyTorch
+    if hasattr(stream, "__cuda_stream__"):           # (version, handle)
+        pair = stream.__cuda_stream__
+        number = (pair() if callable(pair) else pair)[1]
+    if number is None:
+        raise Invalid("stream: a stream or its number is wanted")
+    return ffi.cast("sc_stream *", whole(number, "stream", 64))
 
 
 def _slot(slot: Any) -> Any:
@@ -284,8 +316,8 @@ def _foreign(memory: Any, backend: str) -> tuple[Any, list[Memory], tuple[int, i
         raise Invalid("memory: no tensors")
     for one in tensors:
         if one.device[0] not in DEVICES[backend]:
-            raise Invalid(f"memory: a tensor of DLPack device {one.device[0]}, but the pool's "
-                          f"backend is {backend}")
+            raise Invalid(f"memory: a tensor in {device_text(one.device)}, but the pool's backend "
+                          f"is {backend}")
         if one.device != tensors[0].device:
             raise Invalid("memory: tensors of different devices")
     foreign = ffi.new("sc_foreign_memory *")
