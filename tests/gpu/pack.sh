@@ -10,13 +10,27 @@ set -euo pipefail
 }
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 build=$1 out=$2
+python=$root/build/python-venv/bin/python3 # ./dev makes it
 mkdir -p "$out/bin" "$out/lib"
 rm -f "$out"/bin/test_gpu_* # of an earlier pack
 cp "$build"/tests/gpu/test_gpu_{kernels,once,backend,lost} \
     "$build"/bench/statecache-bench "$out/bin/"
 cp -r "$root/tests/oracle/fixtures" "$out/"
+# The Python package, its library and the tests of both that need no other program.
+cp "$build/api/libstatecache_tiers.so" "$out/lib/"
+rm -rf "$out/python"
+mkdir -p "$out/python"
+if [[ -x $python ]]; then
+    cp -r "$root/api/python/src/statecache" "$out/python/"
+    cp "$root"/tests/python/{conftest,test_cuda,test_memory}.py "$out/python/"
+    "$python" -B "$root/api/python/declarations.py" "$root/api/include" \
+        "$out/python/statecache/_abi.py"
+    find "$out/python" -name __pycache__ -prune -exec rm -r {} +
+else
+    echo "pack.sh: there is no $python with cffi: run.sh python will skip" >&2
+fi
 # What the programs load beyond the C library, which is the other machine's own.
-ldd "$out"/bin/* | awk '$2 == "=>" { print $3 }' | sort -u |
+ldd "$out"/bin/* "$out/lib/libstatecache_tiers.so" | awk '$2 == "=>" { print $3 }' | sort -u |
     grep -Ev '/(libc|libm|libdl|librt|libpthread)\.so' | xargs -r cp -Lt "$out/lib"
 strip "$out"/bin/* "$out"/lib/*
 cp "$root/bench/gpu/rivals.py" "$out/"
@@ -25,6 +39,8 @@ cat >"$out/run.sh" <<'RUN'
 # run.sh [OPTION...]: tests, replays, the table and its bars (options of statecache-bench gpu), and
 # the rivals beside it where python3 has torch, triton and their packages (rivals.py).
 # run.sh test, run.sh replay, run.sh tier, run.sh table [OPTION...]: only these.
+# run.sh python: the Python package, over PyTorch's tensors on the device. Needs python3 with torch,
+# numpy, pytest and cffi; wheels of what is missing lie in the folder whl, beside this script.
 # run.sh ptx: the tests from the PTX of compute_90, compiled by the driver.
 # run.sh sanitize [TOOL...]: every kernel once under compute-sanitizer's four tools, or those named;
 # the parts of test_gpu_once side by side, a process each.
@@ -126,7 +142,30 @@ sanitize() {
     done
     rm -r "$logs"
 }
+python_tests() {
+    site=$(mktemp -d)
+    set -- whl/*.whl
+    [ -e "$1" ] && python3 -m pip install -q --no-index --no-deps --no-compile --target "$site" "$@"
+    export PYTHONPATH="$site:$PWD/python" LD_LIBRARY_PATH="$paths" PYTHONDONTWRITEBYTECODE=1
+    if ! [ -e python/statecache/_abi.py ]; then
+        echo "skipped: the pack was made without Python's part"
+    elif ! python3 -c 'import cffi, numpy, pytest, torch'; then
+        echo "skipped: python3 lacks one of cffi, numpy, pytest, torch. Wheels can lie in $PWD/whl"
+    else
+        STATECACHE_LIBRARY=$PWD/lib/libstatecache_tiers.so \
+            python3 -m pytest -q -rs -p no:cacheprovider python
+        status=$?
+        rm -r "$site"
+        return $status
+    fi
+    rm -r "$site"
+    return 77
+}
 case $1 in
+python)
+    python_tests
+    exit $?
+    ;;
 sanitize)
     shift
     sanitize "$@"
@@ -147,6 +186,7 @@ table)
     replays
     tiers
     table "$@"
+    (python_tests) || [ $? = 77 ] || failed=1
     ;;
 esac
 exit $failed
