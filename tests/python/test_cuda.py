@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """States in PyTorch's tensors: pools over them, copies in PyTorch's streams, the cache on top.
 
-Each test runs on the CPU, and on a CUDA device where PyTorch and the library have one; what is about
-streams alone runs there alone. `run.sh python` of ./dev gpu-pack takes this file to such a machine.
+Each test runs on the CPU, and on a CUDA device where PyTorch and the library have one; what is
+about streams alone runs there alone. `run.sh python` of ./dev gpu-pack takes this file to such a
+machine.
 
 The model is a toy whose state depends on every token and on their order, bit by bit:
 
