@@ -45,6 +45,19 @@ def test_service__runs_against_one_and_prints_what_is_shown():
     assert service.stop() == 0
 
 
+def test_shared_tier__a_second_engine_resumes_what_the_first_computed():
+    program = os.environ.get("STATECACHE_TEST_SERVICE", "")
+    if not os.access(program, os.X_OK):
+        pytest.skip("statecached is not built")
+    sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "service"))
+    from wire import Service
+    service = Service(program, "model = qwen3.5-0.8b\nslots = 6\n")
+    for which in ("first", "later", "later"):
+        shown = re.search(rf"<!-- output: shared_tier.py, {which} -->\n+```\n(.*?)```", PAGES, re.S)
+        assert run("shared_tier.py", f"unix:{service.path}", "qwen3.5-0.8b") == shown.group(1)
+    assert service.stop() == 0
+
+
 @pytest.mark.parametrize("page", [PACKAGE / "README.md", SERVICE])
 def test_page__python_is_the_text_of_the_examples(page):
     blocks = re.findall(r"(?:<!-- sample: (\S+) \[(\w+)\] -->\n+)?```python\n(.*?)```",

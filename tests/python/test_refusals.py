@@ -34,6 +34,13 @@ def lookup(tokens, **arguments):
     return lambda w: w.cache.lookup(arguments.pop("ns", w.ns), tokens, **arguments)
 
 
+def learned(w):
+    """As if a service had a state; there is none below this cache."""
+    found = w.cache.find(w.ns, TOKENS)
+    found.len[0] = 16
+    return found
+
+
 def acquire(tokens, **arguments):
     return lambda w: w.cache.acquire(w.ns, tokens, **arguments)
 
@@ -210,6 +217,14 @@ REFUSALS = [
     ("Tiers", sc.Invalid, lambda w: sc.Tiers(host=sc.TierConfig(1 << 20, write="later"))),
     ("Tiers", sc.Invalid, lambda w: sc.Tiers(disk=sc.TierConfig(1 << 20))),
     ("Tiers", sc.Invalid, lambda w: sc.Tiers(host=sc.TierConfig(1 << 20, codec="int8"))),
+    ("Tiers", sc.Invalid, lambda w: sc.Tiers(remote=sc.TierConfig(1 << 20))),
+    ("Tiers", sc.Invalid, lambda w: sc.Tiers(service="unix:/nowhere")),
+    ("Cache.find", sc.Invalid, lambda w: w.cache.find(7, TOKENS)),
+    ("Cache.find", sc.Invalid, lambda w: w.cache.find(w.ns, np.zeros(4))),
+    ("Cache.find", sc.Invalid, lambda w: w.cache.find(w.ns, TOKENS, len_max=-1)),
+    ("Cache.find", sc.Invalid, lambda w: w.cache.find(w.ns, TOKENS, history=i32(1))),
+    ("Cache.learn", sc.Invalid, lambda w: w.cache.learn(None)),
+    ("Cache.learn", sc.Unsupported, lambda w: w.cache.learn(learned(w))),
     ("make_marks", sc.Invalid, lambda w: sc.make_marks([(0, b"short")])),
     ("make_marks", sc.Invalid, lambda w: sc.make_marks([(-1, bytes(16))])),
     ("raise_for_status", sc.NoSlot, lambda w: sc.raise_for_status([0, -3])),
@@ -298,6 +313,8 @@ CLOSED = [
     ("cache", lambda c, ns: c.evict(1)), ("cache", lambda c, ns: c.drain()),
     ("cache", lambda c, ns: c.trim()), ("cache", lambda c, ns: c.poll()),
     ("cache", lambda c, ns: c.apply(np.zeros(0, sc.DONE))), ("cache", lambda c, ns: c.stats()),
+    ("cache", lambda c, ns: c.find(ns, TOKENS)),
+    ("cache", lambda c, ns: c.learn(sc.Found(ns, TOKENS, None, 0, None))),
     ("cache", lambda c, ns: c.verify()), ("cache", lambda c, ns: c.dump(ns)),
     ("cache", lambda c, ns: sc.Lease(c, stale_lease()).info),
     ("cache", lambda c, ns: sc.Lease(c, stale_lease()).history),

@@ -9,8 +9,8 @@ in the headers (statecache/cache.h, pool.h, schema.h). `ffi` and `lib` give all 
 """
 from ._arrays import Ragged
 from ._dlpack import Tensor
-from ._keys import (ANSWER, CONTINUES, COPY, EXTERNAL, LEASE, MARK, OVER, Hints, Namespace,
-                    make_marks)
+from ._keys import (ANSWER, CONTINUES, COPY, EXTERNAL, HISTORY, LEASE, MARK, OVER, Hints,
+                    Namespace, make_marks)
 from ._native import VERSION as __version__
 from ._native import ffi, lib
 from .cache import (SAVE_BRANCH, SAVE_DECODE, SAVE_DEFAULT, SAVE_END, SAVE_PROMPT_END, Cache,
@@ -20,8 +20,9 @@ from .client import (DIFFERS, Client, ClientInfo, Evicted, Explanation, Quota, S
 from .errors import (Busy, ConnectionClosed, Corrupt, Denied, DeviceLost, Error, Invalid, IoError,
                      LimitReached, Lost, Mismatch, NoMemory, NoSlot, NotFound, NotNow, SizeOverflow,
                      Stale, Status, Unsupported, WrongState)
-from .lease import HISTORY, LEASE_INFO, Lease, LeaseInfo, LeaseState, Reason, reason_text
+from .lease import LEASE_INFO, Lease, LeaseInfo, LeaseState, Reason, reason_text
 from .pool import SLOT, Pool, PoolInfo
+from .remote import Found, Remote
 from .schema import Block, Group, Part, Schema, Shard
 from .step import RESULT, ROW, SAVED, BlockLayout, Step
 from .tiers import DONE, KvMover, TierConfig, Tiers
@@ -29,12 +30,13 @@ from .tiers import DONE, KvMover, TierConfig, Tiers
 __all__ = [
     "ANSWER", "Block", "BlockLayout", "Busy", "CONTINUES", "COPY", "Cache", "Client",
     "ClientInfo", "ConnectionClosed", "Corrupt", "DIFFERS", "DONE", "Denied", "DeviceLost",
-    "EXTERNAL", "Error", "Evicted", "Explanation", "Group", "HISTORY", "Hints", "Invalid",
-    "IoError", "KvMover", "LEASE", "LEASE_INFO", "Lease", "LeaseInfo", "LeaseState",
-    "LimitReached", "Lost", "MARK", "Mismatch", "Namespace", "NoMemory", "NoSlot", "NotFound",
-    "NotNow", "OVER", "Part", "Pool", "PoolInfo", "Quota", "RESULT", "ROW", "Ragged", "Reason",
-    "SAVED", "SAVE_BRANCH", "SAVE_DECODE", "SAVE_DEFAULT", "SAVE_END", "SAVE_PROMPT_END",
-    "SLOT", "Schema", "Shard", "SizeOverflow", "Stale", "State", "StatePart", "Status", "Step",
-    "Tensor", "TierConfig", "Tiers", "Unsupported", "Write", "WrongState", "__version__", "ffi",
-    "lib", "make_marks", "raise_for_status", "reason_text",
+    "EXTERNAL", "Error", "Evicted", "Explanation", "Found", "Group", "HISTORY", "Hints",
+    "Invalid", "IoError", "KvMover", "LEASE", "LEASE_INFO", "Lease", "LeaseInfo",
+    "LeaseState", "LimitReached", "Lost", "MARK", "Mismatch", "Namespace", "NoMemory",
+    "NoSlot", "NotFound", "NotNow", "OVER", "Part", "Pool", "PoolInfo", "Quota", "RESULT",
+    "ROW", "Ragged", "Reason", "Remote", "SAVED", "SAVE_BRANCH", "SAVE_DECODE",
+    "SAVE_DEFAULT", "SAVE_END", "SAVE_PROMPT_END", "SLOT", "Schema", "Shard",
+    "SizeOverflow", "Stale", "State", "StatePart", "Status", "Step", "Tensor", "TierConfig",
+    "Tiers", "Unsupported", "Write", "WrongState", "__version__", "ffi", "lib",
+    "make_marks", "raise_for_status", "reason_text",
 ]

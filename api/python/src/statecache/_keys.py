@@ -14,6 +14,7 @@ from .errors import Invalid
 ANSWER = dtype_of("sc_answer")
 LEASE = dtype_of("sc_lease")
 MARK = dtype_of("sc_mark")
+HISTORY = dtype_of("sc_history")
 _HINTS = dtype_of("sc_hints")
 _KEY = dtype_of("sc_key")
 _REQUEST = dtype_of("sc_request")
@@ -58,7 +59,7 @@ def _namespace(out: Array, ns: Any) -> None:
     out["id"], out["generation"] = whole(ns.id, "ns"), whole(ns.generation, "ns")
 
 
-def _fill_keys(keys: Array, ns: Any, tokens: Ragged, marks: Optional[RaggedLike],
+def fill_keys(keys: Array, ns: Any, tokens: Ragged, marks: Optional[RaggedLike],
                len_max: Any) -> list[Any]:
     """Fills an array of sc_key; returns what must live as long as it is used."""
     _namespace(keys["ns"], ns)
@@ -77,7 +78,7 @@ def keys_of(ns: Any, tokens: RaggedLike, marks: Optional[RaggedLike],
     """An array of sc_key, and what it points to."""
     batch = ragged(tokens, np.int32, "tokens")
     keys = np.zeros(batch.offsets.size - 1, _KEY)
-    return keys, _fill_keys(keys, ns, batch, marks, len_max)
+    return keys, fill_keys(keys, ns, batch, marks, len_max)
 
 
 def requests_of(ns: Any, tokens: RaggedLike, marks: Optional[RaggedLike], len_max: Any,
@@ -86,7 +87,7 @@ def requests_of(ns: Any, tokens: RaggedLike, marks: Optional[RaggedLike], len_ma
     """An array of sc_request, and what it points to."""
     batch = ragged(tokens, np.int32, "tokens")
     requests = np.zeros(batch.offsets.size - 1, _REQUEST)
-    keep = _fill_keys(requests["key"], ns, batch, marks, len_max)
+    keep = fill_keys(requests["key"], ns, batch, marks, len_max)
     for member, value in members.items():
         fill(requests, member, value)
     if hints is not None:

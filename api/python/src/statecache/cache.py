@@ -15,6 +15,7 @@ from ._native import Handle, call, ffi, lib, new_options, text_of
 from .errors import Error, Invalid, error_of
 from .lease import LEASE_INFO, Lease
 from .pool import Pool
+from .remote import Found
 from .schema import c_text
 from .step import BlockLayout, Step, leases_of, rows_of
 from .tiers import DONE, KvMover, Moves, Tiers
@@ -336,6 +337,27 @@ class Cache:
         with self._handle as pointer:
             call("sc_cache_apply", pointer, pointer_to(array, "sc_done"), array.size,
                  whole(now_ns, "now_ns", 64))
+
+    def find(self, ns: Namespace, tokens: RaggedLike, *, marks: Optional[RaggedLike] = None,
+             len_max: Any = 0, history: Optional[RaggedLike] = None) -> Found:
+        """Asks the remote tier what it has of each prompt: other processes store there, too.
+        Changes nothing; waits for the service's answer. `history`: how the tokens are computed
+        (HISTORY, an item for each prompt), None: one prefill each; a state that came to be in
+        another way is not found. Threads: any. Errors: those of sc_cache_find."""
+        found = Found(ns, tokens, marks, len_max, history)
+        with self._handle as pointer:
+            call("sc_cache_find", pointer, pointer_to(found._finds, "sc_find"), found._finds.size)
+        return found
+
+    def learn(self, found: Found, now_ns: int = 0) -> None:
+        """The states that were found are there from now on, for look-ups and acquire; `status` of
+        `found` says which were not taken. Ranks agree on the least `len` in between. One that is
+        gone meanwhile is a miss (Reason.TIER_FAILED). Errors: those of sc_cache_learn."""
+        if not isinstance(found, Found):
+            raise Invalid(f"found: what Cache.find returned is wanted, not {type(found).__name__}")
+        with self._handle as pointer:
+            call("sc_cache_learn", pointer, pointer_to(found._finds, "sc_find"),
+                 found._finds.size, whole(now_ns, "now_ns", 64))
 
     def stats(self) -> dict[str, Any]:
         """Counters since creation: `sc_cache_stats`; those by reason, kind or cause as lists."""

@@ -72,6 +72,25 @@ def _call(name: str, *arguments: Any) -> None:
         raise _failure(status)
 
 
+def client_options(address: str, token: Optional[str], tenant: Optional[str],
+                   fingerprint: Optional[bytes], timeout_ms: int) -> tuple[Any, list[Any]]:
+    """The options, and what must live as long as they do; the client's library is there then."""
+    _client_library()
+    keep = [c_text(address, "address")]
+    options = new_options("sc_client_options", address=keep[0],
+                          timeout_ms=whole(timeout_ms, "timeout_ms"))
+    for name, value in (("token", token), ("tenant", tenant)):
+        if value is not None:
+            keep.append(c_text(value, name))
+            setattr(options, name, keep[-1])
+    if fingerprint is not None:
+        if not isinstance(fingerprint, bytes) or len(fingerprint) != 16:
+            raise Invalid("fingerprint: 16 bytes are wanted")
+        keep.append(ffi.new("sc_fingerprint *", (list(fingerprint),)))
+        options.fingerprint = keep[-1]
+    return options, keep
+
+
 @dataclasses.dataclass(frozen=True)
 class ClientInfo:
     """What the service said when it was connected: members of `sc_client_info`."""
@@ -393,27 +412,16 @@ class Client:
 
     def __init__(self, address: str, *, token: Optional[str] = None, tenant: Optional[str] = None,
                  fingerprint: Optional[bytes] = None, timeout_ms: int = 0) -> None:
-        library = _client_library()
-        keep = [c_text(address, "address")]
-        options = new_options("sc_client_options", address=keep[0],
-                              timeout_ms=whole(timeout_ms, "timeout_ms"))
-        for name, value in (("token", token), ("tenant", tenant)):
-            if value is not None:
-                keep.append(c_text(value, name))
-                setattr(options, name, keep[-1])
-        if fingerprint is not None:
-            if not isinstance(fingerprint, bytes) or len(fingerprint) != 16:
-                raise Invalid("fingerprint: 16 bytes are wanted")
-            keep.append(ffi.new("sc_fingerprint *", (list(fingerprint),)))
-            options.fingerprint = keep[-1]
+        options, keep = client_options(address, token, tenant, fingerprint, timeout_ms)
         out = ffi.new("sc_client **")
         self._writes: weakref.WeakSet[Write] = weakref.WeakSet()
         self._abandoned: list[int] = []
         self._given_up: list[Any] = []
         self._parts: Optional[list[StatePart]] = None
         _call("sc_client_open", options, out)
+        del keep
         self._handle = Handle("client", out[0])
-        self._close = library.sc_client_close
+        self._close = _library.sc_client_close
 
     def close(self) -> None:
         """Ends the connection. Busy: an array over an open write is alive, or another thread is in

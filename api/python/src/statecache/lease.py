@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Optional
 import numpy as np
 
 from ._arrays import Array, ArrayLike, Int32, dtype_of, exact, pointer_to, signed, whole
-from ._keys import LEASE, MARK
+from ._keys import HISTORY, LEASE, MARK
 from ._native import call, ffi, lib, text_of
 from .errors import Invalid
 
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from .cache import Cache
 
 LEASE_INFO = dtype_of("sc_lease_info")
-HISTORY = dtype_of("sc_history")
 
 
 class LeaseState(enum.IntEnum):

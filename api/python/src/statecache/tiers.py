@@ -12,6 +12,7 @@ import numpy as np
 from ._arrays import Array, Int32, dtype_of, exact, whole
 from ._native import Handle, call, ffi, lib, new_options
 from .errors import Error, Invalid
+from .remote import Remote
 from .schema import c_text, name_in
 
 DONE = dtype_of("sc_done")
@@ -105,6 +106,10 @@ class Moves:
 class Tiers:
     """Host memory and disk below a cache: `Cache(pool, tiers=Tiers(host=TierConfig(1 << 30)))`.
 
+    Or, in their place, a service: `Tiers(remote=TierConfig(1 << 30), service=Remote(address))`. The
+    bytes are then of what this cache remembers to be there, at most `entry_max` states; raw codec,
+    no KvMover. What others have stored there is found by Cache.find and Cache.learn.
+
     Without a KvMover no KV goes down: what a lower tier has can then be resumed where there is none
     (without_kv), or with KV that the device still has. Closing is refused (Busy) while a cache uses
     them.
@@ -113,23 +118,36 @@ class Tiers:
     def __init__(self, host: Optional[TierConfig] = None, disk: Optional[TierConfig] = None,
                  folder: Union[None, str, "os.PathLike[str]"] = None, *, file_bytes: int = 0,
                  numerics: int = 1, flops_per_s: int = 0, entry_max: int = 0,
-                 must_pin: bool = False, rank_count: int = 0) -> None:
+                 must_pin: bool = False, rank_count: int = 0, remote: Optional[TierConfig] = None,
+                 service: Optional[Remote] = None) -> None:
+        if service is not None and not isinstance(service, Remote):
+            raise Invalid(f"service: a Remote is wanted, not {type(service).__name__}")
         path = ffi.NULL if folder is None else c_text(os.fspath(folder), "folder")
         options = new_options(
             "sc_tiers_options", folder=path, file_bytes=whole(file_bytes, "file_bytes", 64),
             numerics=whole(numerics, "numerics"), entry_max=whole(entry_max, "entry_max"),
             flops_per_s=whole(flops_per_s, "flops_per_s", 64), must_pin=bool(must_pin),
             rank_count=whole(rank_count, "rank_count"))
-        for name, config in (("host", host), ("disk", disk)):
+        for name, config in (("host", host), ("disk", disk), ("remote", remote)):
             if config is not None:
                 _fill(getattr(options, name), config, name)
         out = ffi.new("sc_tiers **")
-        call("sc_tiers_create", options, out)
+        if service is None:
+            call("sc_tiers_create", options, out)
+        else:
+            with service._handle as options.remote_calls:
+                call("sc_tiers_create", options, out)
+                service._use(1)
+        self._service = service
         self._handle = Handle("tiers", out[0])
 
     def close(self) -> None:
         """What is on disk stays. Busy while a cache uses them. Twice is allowed."""
-        self._handle.close(lambda pointer: call("sc_tiers_destroy", pointer))
+        def destroy(pointer: Any) -> None:
+            call("sc_tiers_destroy", pointer)
+            if self._service is not None:
+                self._service._use(-1)
+        self._handle.close(destroy)
 
     def __enter__(self) -> "Tiers":
         return self
