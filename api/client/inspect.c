@@ -7,7 +7,7 @@
 /* A prefix: a key; without tokens all of a tenant, or everything. */
 static sc_status check_prefix(const sc_client_key *prefix)
 {
-    if (prefix && prefix->token_count == 0 && prefix->mark_count == 0 && prefix->reserved == 0) {
+    if (prefix && prefix->token_count == 0 && prefix->mark_count == 0 && prefix->flags == 0) {
         return SC_OK;
     }
     return client_check_keys(prefix, 1);

@@ -80,9 +80,11 @@ sc_status client_check_keys(const sc_client_key *keys, uint32_t count)
 {
     if (!keys || count == 0) return SC_FAULT(SC_ERR_INVALID, "keys are needed");
     for (uint32_t i = 0; i < count; i++) {
-        if (!keys[i].tokens || keys[i].token_count == 0 || keys[i].reserved != 0 ||
+        if (!keys[i].tokens || keys[i].token_count == 0 ||
+            (keys[i].flags & ~(uint32_t)SC_REQUEST_AGAIN) != 0 ||
             (!keys[i].marks && keys[i].mark_count > 0)) {
-            return SC_FAULT(SC_ERR_INVALID, "key %u: tokens are needed, and reserved is 0", i);
+            return SC_FAULT(SC_ERR_INVALID, "key %u: tokens are needed, and no other flag than "
+                "SC_REQUEST_AGAIN", i);
         }
     }
     return SC_OK;
@@ -94,7 +96,8 @@ void client_pack_key(msgpack_packer *packer, const sc_client_key *key)
         .marks = key->marks, .mark_count = key->mark_count, .len_max = key->len_max,
         .adapter_id = key->adapter_id, .adapter_generation = key->adapter_generation,
         .tenant = key->tenant,
-        .tenant_bytes = key->tenant ? (uint32_t)strlen(key->tenant) : 0};
+        .tenant_bytes = key->tenant ? (uint32_t)strlen(key->tenant) : 0,
+        .again = key->flags & SC_REQUEST_AGAIN};
     sc_pack_key(packer, &wire);
 }
 

@@ -80,20 +80,20 @@ void sd_metrics_call(const struct sd_call *call, sc_status status)
     times->sum_ns += ns;
 }
 
-void sd_metrics_item(struct sd_server *server, sc_status status, uint32_t asked, uint32_t len,
-    sc_reason reason)
+void sd_metrics_item(struct sd_server *server, const struct sd_item_count *item)
 {
     struct sd_metrics *metrics = &server->metrics;
-    uint32_t why = (uint32_t)reason < SC_REASON_COUNT ? (uint32_t)reason : 0;
+    uint32_t why = (uint32_t)item->reason < SC_REASON_COUNT ? (uint32_t)item->reason : 0;
     metrics->states_asked++;
-    metrics->tokens_asked += asked;
-    if (status != SC_OK) {
-        metrics->failed[index_of(status)]++;
-    } else if (len == 0) {
+    metrics->states_again += item->again;
+    *(item->again ? &metrics->tokens_again : &metrics->tokens_asked) += item->asked;
+    if (item->status != SC_OK) {
+        metrics->failed[index_of(item->status)]++;
+    } else if (item->len == 0) {
         metrics->missed[why]++;
     } else {
         metrics->states_hit++;
-        metrics->tokens_hit += len;
+        *(item->again ? &metrics->tokens_again_hit : &metrics->tokens_hit) += item->len;
         metrics->shorter[why]++;
     }
 }

@@ -41,6 +41,8 @@ struct sd_metrics {
     struct sd_times times[SD_METHODS_MAX];
     /* keys of acquires that were answered: asked == hit + missed + failed */
     uint64_t states_asked, states_hit, tokens_asked, tokens_hit;
+    /* of requests that were preempted: among the states above, their tokens here alone */
+    uint64_t states_again, tokens_again, tokens_again_hit;
     uint64_t missed[SC_REASON_COUNT]; /* nothing could be resumed, and why */
     uint64_t shorter[SC_REASON_COUNT];/* hits: why not more; [0]: all that was asked for */
     uint64_t failed[SD_STATUSES];
@@ -92,8 +94,13 @@ struct sd_picture {
 /* A call has been answered so. */
 void sd_metrics_call(const struct sd_call *call, sc_status status);
 /* A key of an acquire has been answered: an error, or so many tokens, and why not more. */
-void sd_metrics_item(struct sd_server *server, sc_status status, uint32_t asked, uint32_t len,
-    sc_reason reason);
+struct sd_item_count {
+    sc_status status;
+    uint32_t asked, len;
+    sc_reason reason;
+    bool again;
+};
+void sd_metrics_item(struct sd_server *server, const struct sd_item_count *item);
 void sd_picture_take(struct sd_server *server, struct sd_picture *picture_out);
 /* `tiers` NULL: there are none. Threads: any. */
 void sd_picture_tiers(struct sd_picture *picture, sc_tiers *tiers);

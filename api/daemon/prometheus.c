@@ -185,6 +185,12 @@ static void write_hits(FILE *out, const struct sd_picture *picture)
         {"states_asked_total", COUNTER, metrics->states_asked,
             "Keys of acquires: hit, missed and failed ones."},
         {"states_hit_total", COUNTER, metrics->states_hit, "Keys for which a state was resumed."},
+        {"states_again_total", COUNTER, metrics->states_again,
+            "Keys of requests that were preempted and are back."},
+        {"tokens_again_total", COUNTER, metrics->tokens_again,
+            "Their tokens, which are not among tokens_asked."},
+        {"tokens_again_hit_total", COUNTER, metrics->tokens_again_hit,
+            "Of these, resumed from a state."},
     };
     ROWS(out, rows);
     head(out, "states_missed_total", COUNTER, "Keys for which there was no state, and why.");

@@ -17,6 +17,7 @@ struct sd_item {
     struct sd_item *next;      /* in server->waiting */
     sc_error_info fault;       /* status SC_OK: none */
     uint32_t asked;            /* tokens of its key */
+    bool again;                /* of a request that was preempted */
     uint32_t len;
     sc_reason reason;
 };
@@ -100,7 +101,8 @@ static void answer(struct sd_acquire *acquire)
     for (uint32_t i = 0; i < acquire->count; i++) {
         struct sd_item *item = &acquire->items[i];
         if (acquire->kind == SD_HOLD_STATE) {
-            sd_metrics_item(server, item->fault.status, item->asked, item->len, item->reason);
+            sd_metrics_item(server, &(struct sd_item_count){item->fault.status, item->asked,
+                item->len, item->reason, item->again});
         }
         pack_item(packer, item);
         if (item->hold && acquire->files) {
@@ -256,7 +258,8 @@ static void item_start(struct sd_call *call, struct sd_item *item, const struct 
     uint64_t deadline_ns)
 {
     struct sd_server *server = call->server;
-    sc_request request = {.deadline_ns = deadline_ns};
+    sc_request request = {.deadline_ns = deadline_ns,
+        .flags = item->again ? SC_REQUEST_AGAIN : 0};
     sc_lease lease;
     sc_status each = SC_OK;
     struct sd_tenant *owner = NULL;
@@ -312,6 +315,7 @@ static void acquire_start(struct sd_acquire *acquire, uint64_t deadline_ns)
     struct sd_item last = {.owner = acquire};
     for (uint32_t i = 0; i < acquire->count; i++) {
         acquire->items[i].asked = call->server->keys[i].token_count;
+        acquire->items[i].again = call->server->keys[i].again;
         item_start(call, &acquire->items[i], &call->server->keys[i], deadline_ns);
     }
     sd_server_changed(call->server);

@@ -181,7 +181,9 @@ static void put_hits(json_t *tree, const struct sd_metrics *metrics)
 {
     const struct row rows[] = {{"states_asked", metrics->states_asked},
         {"states_hit", metrics->states_hit}, {"tokens_asked", metrics->tokens_asked},
-        {"tokens_hit", metrics->tokens_hit}};
+        {"tokens_hit", metrics->tokens_hit}, {"states_again", metrics->states_again},
+        {"tokens_again", metrics->tokens_again},
+        {"tokens_again_hit", metrics->tokens_again_hit}};
     json_t *hits = put_object(tree, "hits");
     PUT_ROWS(hits, rows);
     put_reasons(hits, "missed", metrics->missed);

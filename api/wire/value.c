@@ -238,7 +238,7 @@ void sc_pack_key(msgpack_packer *packer, const struct sc_wire_key *key)
 {
     bool adapter = key->adapter_id != 0 || key->adapter_generation != 0;
     (void)msgpack_pack_map(packer, 1u + (key->mark_count > 0) + (key->len_max > 0) + adapter +
-        (key->tenant != NULL));
+        (key->tenant != NULL) + key->again);
     sc_pack_bin(packer, "tokens", key->tokens, key->token_count * sizeof *key->tokens);
     if (key->mark_count > 0) {
         sc_pack_name(packer, "marks");
@@ -260,6 +260,7 @@ void sc_pack_key(msgpack_packer *packer, const struct sc_wire_key *key)
         sc_pack_name(packer, "tenant");
         (void)msgpack_pack_str_with_body(packer, key->tenant, key->tenant_bytes);
     }
+    if (key->again) sc_pack_bool(packer, "again", true);
 }
 
 void sc_wire_key_room(const msgpack_object *object, uint32_t *tokens_out, uint32_t *marks_out)
@@ -344,5 +345,6 @@ sc_status sc_wire_key_read(const msgpack_object *object, int32_t *tokens, uint32
         key_out->tenant = tenant.data;
         key_out->tenant_bytes = tenant.count;
     }
+    SC_PASS(sc_map_bool(&map, "again", &key_out->again));
     return sc_map_done(&map);
 }

@@ -65,7 +65,7 @@ static void check_key(const msgpack_object *object)
         SC_OK);
     FUZZ_CHECK(again.token_count == key.token_count && again.mark_count == key.mark_count &&
         again.len_max == key.len_max && again.adapter_id == key.adapter_id &&
-        again.adapter_generation == key.adapter_generation);
+        again.adapter_generation == key.adapter_generation && again.again == key.again);
     FUZZ_CHECK(memcmp(tokens[0], tokens[1], key.token_count * sizeof tokens[0][0]) == 0);
     FUZZ_CHECK(key.mark_count == 0 ||
         memcmp(marks[0], marks[1], key.mark_count * sizeof marks[0][0]) == 0);

@@ -120,7 +120,8 @@ def test_names__are_those_of_the_enum(prefix, ours, ctype):
 def test_names__flags_and_errors():
     for prefix, module, names in (
             ("SC_", cache, [name for name in vars(cache) if name.startswith("SAVE_")]),
-            ("SC_REQUEST_", sc, ["EXTERNAL", "COPY"]), ("SC_HINT_", sc, ["CONTINUES", "OVER"])):
+            ("SC_REQUEST_", sc, ["EXTERNAL", "COPY", "AGAIN"]),
+            ("SC_HINT_", sc, ["CONTINUES", "OVER"])):
         assert len(names) >= 2
         for name in names:
             assert getattr(module, name) == getattr(sc.lib, prefix + name), name

@@ -106,6 +106,21 @@ def test_batch__one_round_trip(client):
     assert limited["state_len"][:, 0].tolist() == [20, 0, 18, 0]
 
 
+def test_again__a_preempted_request_counts_apart(client):
+    client.store(PROMPT[:30], values(client, 1))
+    names = ("tokens_asked", "tokens_hit", "states_again", "tokens_again", "tokens_again_hit")
+    before = client.call("status")["hits"]
+    client.acquire_one(PROMPT, again=True).release()
+    batch = sc.Ragged.pack([PROMPT, PROMPT[:35], PROMPT[:32]])
+    client.release(client.acquire(batch, again=np.array([True, False, False]))[0])
+    client.acquire_one(PROMPT).release()
+    after = client.call("status")["hits"]
+    assert [after[name] - before[name] for name in names] == [107, 90, 2, 80, 60]
+    for bad in (1, "yes", [1, 0, 0], [True, False]):
+        with pytest.raises(sc.Invalid, match="again"):
+            client.acquire(batch, again=bad)
+
+
 def test_memory__is_the_services_own_and_read_only(client):
     client.store(PROMPT[:8], values(client, 3))
     one, other = client.acquire_one(PROMPT), client.acquire_one(PROMPT)

@@ -128,7 +128,8 @@ def hostile__changed_messages_do_no_harm():
     seed = int(os.environ.get("SC_SEED", "1"))
     print(f"SC_SEED={seed}")
     dice = random.Random(seed)
-    whole = key(1, 2, 3, 4, marks=[[0, b"a" * 16]], adapter=[1, 1], tenant="t", len_max=3)
+    whole = key(1, 2, 3, 4, marks=[[0, b"a" * 16]], adapter=[1, 1], tenant="t", len_max=3,
+                again=True)
     messages = [
         pack([0, 1, "hello", [{"version": 1, "tenant": "x"}]]),
         pack([0, 2, "lookup", [{"keys": [whole, key(1, 2, 3, 4)]}]]),

@@ -368,6 +368,27 @@ def shape(tree):
 
 
 @test
+def metrics__a_request_that_is_back_counts_apart():
+    """Its states are among the others, its tokens are not; pins and look-ups count nothing."""
+    service = Service(PROGRAM, HTTP)
+    client = Client(service.path)
+    client.write(key(*range(9)), state(client, 1))
+    plain, back = key(*range(20)), key(*range(20), again=True)
+    client.call("release", leases=hold_by_length(client, [plain, back, key(99, again=True)])[:2])
+    client.call("lookup", keys=[back])
+    client.call("pin", key=back)
+    for name, number in (
+            ("states_asked_total", 3), ("states_hit_total", 2), ("states_again_total", 2),
+            ("tokens_asked_total", 20), ("tokens_hit_total", 9), ("tokens_again_total", 21),
+            ("tokens_again_hit_total", 9)):
+        assert value(scrape(service), name) == number, name
+    hits, cache = client.call("status")["hits"], client.call("status")["cache"]
+    assert (hits["states_again"], hits["tokens_again"], hits["tokens_again_hit"]) == (2, 21, 9)
+    runs.refused("SC_ERR_INVALID", client.call, "acquire", keys=[key(1, again=1)])
+    assert service.stop() == 0
+
+
+@test
 def status__says_the_same_by_all_ways():
     service = Service(PROGRAM, HTTP + "disk_folder = @/store\ndisk_bytes = 64MiB\n"
                       "disk_file_bytes = 4MiB\nhost_bytes = 1MiB\n")
@@ -384,7 +405,8 @@ def status__says_the_same_by_all_ways():
     assert audit_free["hits"]["states_asked"] == 4
     for status in ways:
         assert status["hits"] == {"states_asked": 4, "states_hit": 3, "tokens_asked": 52,
-                                  "tokens_hit": 30, "missed": {"no_prefix": 1},
+                                  "tokens_hit": 30, "states_again": 0, "tokens_again": 0,
+                                  "tokens_again_hit": 0, "missed": {"no_prefix": 1},
                                   "short": {"no_prefix": 3}, "failed": {}}
         assert status["slots"]["leased"] == 3 and status["slots"]["working"] == 3
         assert status["service"]["leases_open"] == 3 and status["problems"] == []

@@ -288,6 +288,25 @@ START_TEST(status__is_json_of_the_service)
 }
 END_TEST
 
+START_TEST(status__counts_what_is_back_apart)
+{
+    sc_client *client = open_client(false);
+    const sc_client_key keys[2] = {{.tokens = tokens, .token_count = 8},
+        {.tokens = tokens, .token_count = 5, .flags = SC_REQUEST_AGAIN}};
+    sc_client_state states[2];
+    sc_status each[2];
+    char *text = NULL;
+    ck_assert_int_eq(sc_client_acquire(client, keys, 2, 0, states, each), SC_OK);
+    ck_assert(each[0] == SC_OK && each[1] == SC_OK);
+    ck_assert_int_eq(sc_client_status(client, &text), SC_OK);
+    ck_assert_msg(strstr(text, "\"tokens_asked\":8,") && strstr(text, "\"tokens_again\":5,"), "%s",
+        text);
+    sc_client_free(text);
+    ck_assert_int_eq(sc_client_release(client, states, 2), SC_OK);
+    sc_client_close(client);
+}
+END_TEST
+
 START_TEST(status__refuses_null)
 {
     sc_client *client = open_client(false);
@@ -470,7 +489,7 @@ START_TEST(inspect__refuses_null_and_bad_keys)
 {
     sc_client *client = open_client(false);
     const sc_client_key key = {.tokens = tokens, .token_count = 8},
-        none = {.token_count = 3}, reserved = {.reserved = 1}, empty = {.tokens = tokens};
+        none = {.token_count = 3}, flags = {.flags = 1}, empty = {.tokens = tokens};
     sc_client_explanation why = {.struct_size = 3};
     sc_client_pinned pin;
     sc_evicted evicted;
@@ -479,7 +498,7 @@ START_TEST(inspect__refuses_null_and_bad_keys)
     ck_assert_int_eq(sc_client_evict_prefix(NULL, &key, &evicted), SC_ERR_INVALID);
     ck_assert_int_eq(sc_client_evict_prefix(client, NULL, &evicted), SC_ERR_INVALID);
     ck_assert_int_eq(sc_client_evict_prefix(client, &none, &evicted), SC_ERR_INVALID);
-    ck_assert_int_eq(sc_client_evict_prefix(client, &reserved, &evicted), SC_ERR_INVALID);
+    ck_assert_int_eq(sc_client_evict_prefix(client, &flags, &evicted), SC_ERR_INVALID);
     ck_assert_int_eq(sc_client_evict_prefix(client, &key, NULL), SC_ERR_INVALID);
     ck_assert_int_eq(sc_client_tree(client, &key, 0, 1, NULL, &rows, &more), SC_ERR_INVALID);
     ck_assert_int_eq(sc_client_tree(client, &key, 0, 1, count_rows, &rows, NULL), SC_ERR_INVALID);
@@ -543,7 +562,7 @@ START_TEST(calls__refuse_null_and_empty)
 {
     sc_client *client = open_client(false);
     const sc_client_key key = {.tokens = tokens, .token_count = 8}, empty = {.tokens = tokens},
-        reserved = {.tokens = tokens, .token_count = 1, .reserved = 1},
+        flags = {.tokens = tokens, .token_count = 1, .flags = 3},
         marks = {.tokens = tokens, .token_count = 1, .mark_count = 1};
     sc_client_info info = {.struct_size = 1000000};
     sc_client_write write = {.write = 7};
@@ -563,7 +582,7 @@ START_TEST(calls__refuse_null_and_empty)
     invalid(sc_client_lookup(client, NULL, 1, &answer));
     invalid(sc_client_lookup(client, &key, 0, &answer));
     invalid(sc_client_lookup(client, &empty, 1, &answer));
-    invalid(sc_client_lookup(client, &reserved, 1, &answer));
+    invalid(sc_client_lookup(client, &flags, 1, &answer));
     invalid(sc_client_lookup(client, &marks, 1, &answer));
     invalid(sc_client_acquire(client, &key, 1, 0, NULL, &each));
     invalid(sc_client_acquire(client, &key, 1, 0, &state, NULL));
@@ -613,6 +632,7 @@ int main(void)
     tcase_add_test(tcase, quota__is_read_and_set);
     tcase_add_test(tcase, call__any_method_by_name);
     tcase_add_test(tcase, status__is_json_of_the_service);
+    tcase_add_test(tcase, status__counts_what_is_back_apart);
     tcase_add_test(tcase, status__refuses_null);
     tcase_add_test(tcase, closed__a_service_that_ended_is_said_for_ever);
     tcase_add_loop_test(tcase, reconnect__tells_what_was_lost_and_goes_on, 0, 2);

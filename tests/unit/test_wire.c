@@ -165,7 +165,7 @@ START_TEST(key__is_read_as_it_was_packed)
     const sc_mark marks[] = {{0, "aaaaaaaaaaaaaaa"}, {2, "bbbbbbbbbbbbbbb"}};
     const struct sc_wire_key key = {.tokens = tokens, .token_count = 3, .marks = marks,
         .mark_count = 2, .len_max = 2, .adapter_id = UINT64_MAX, .adapter_generation = 3,
-        .tenant = "me", .tenant_bytes = 2};
+        .tenant = "me", .tenant_bytes = 2, .again = true};
     struct sc_wire_key got;
     int32_t tokens_out[3];
     sc_mark marks_out[2];
@@ -179,7 +179,7 @@ START_TEST(key__is_read_as_it_was_packed)
     ck_assert(memcmp(tokens, tokens_out, sizeof tokens) == 0 && got.token_count == 3);
     ck_assert(memcmp(marks, marks_out, sizeof marks) == 0 && got.mark_count == 2);
     ck_assert(got.len_max == 2 && got.adapter_id == UINT64_MAX && got.adapter_generation == 3);
-    ck_assert(got.tenant_bytes == 2 && memcmp(got.tenant, "me", 2) == 0);
+    ck_assert(got.tenant_bytes == 2 && memcmp(got.tenant, "me", 2) == 0 && got.again);
     ck_assert_int_eq(sc_wire_key_read(object, tokens_out, 2, marks_out, 2, &got), SC_ERR_LIMIT);
     ck_assert_int_eq(sc_wire_key_read(object, tokens_out, 3, marks_out, 1, &got), SC_ERR_LIMIT);
     msgpack_unpacked_destroy(&unpacked);
@@ -194,6 +194,7 @@ START_TEST(key__refuses_bad_members)
         {"\x81\xa6tokens\xc4\x00", 10}, {"\x82\xa6tokens\xc4\x04""abcd\xa7len_max\x02", 23},
         {"\x82\xa6tokens\xc4\x04""abcd\xa5marks\x91\x00", 22},
         {"\x82\xa6tokens\xc4\x04""abcd\xa5other\x00", 21},
+        {"\x82\xa6tokens\xc4\x04""abcd\xa5""again\x01", 21},
         {"\x82\xa6tokens\xc4\x04""abcd\xa7""adapter\x91\x01", 24}};
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         struct sc_wire_key key;

@@ -105,7 +105,7 @@ typedef struct sc_client_key {
     const sc_mark *marks;
     uint32_t token_count, mark_count;
     uint32_t len_max;          /* longest prefix to resume; 0: token_count - 1 */
-    uint32_t reserved;         /* 0 */
+    uint32_t flags;            /* 0, or of an acquire SC_REQUEST_AGAIN; others ignore it */
     uint64_t adapter_id, adapter_generation;
     const char *tenant;        /* NULL: that of the client */
 } sc_client_key;

@@ -9,7 +9,7 @@ in the headers (statecache/cache.h, pool.h, schema.h). `ffi` and `lib` give all 
 """
 from ._arrays import Ragged
 from ._dlpack import Tensor
-from ._keys import (ANSWER, CONTINUES, COPY, EXTERNAL, HISTORY, LEASE, MARK, OVER, Hints,
+from ._keys import (AGAIN, ANSWER, CONTINUES, COPY, EXTERNAL, HISTORY, LEASE, MARK, OVER, Hints,
                     Namespace, make_marks)
 from ._native import VERSION as __version__
 from ._native import ffi, lib
@@ -28,7 +28,7 @@ from .step import RESULT, ROW, SAVED, BlockLayout, Step
 from .tiers import DONE, KvMover, TierConfig, Tiers
 
 __all__ = [
-    "ANSWER", "Block", "BlockLayout", "Busy", "CONTINUES", "COPY", "Cache", "Client",
+    "AGAIN", "ANSWER", "Block", "BlockLayout", "Busy", "CONTINUES", "COPY", "Cache", "Client",
     "ClientInfo", "ConnectionClosed", "Corrupt", "DIFFERS", "DONE", "Denied", "DeviceLost",
     "EXTERNAL", "Error", "Evicted", "Explanation", "Found", "Group", "HISTORY", "Hints",
     "Invalid", "IoError", "KvMover", "LEASE", "LEASE_INFO", "Lease", "LeaseInfo",

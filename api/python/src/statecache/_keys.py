@@ -21,6 +21,7 @@ _REQUEST = dtype_of("sc_request")
 
 EXTERNAL = 1  # SC_REQUEST_: the state up to `external_len` comes from elsewhere
 COPY = 2      # kernels that work in place: the block says what to copy first
+AGAIN = 4     # it was admitted before and preempted: its tokens are counted apart
 CONTINUES, OVER = 1, 2  # SC_HINT_: the conversation will go on, or not
 
 

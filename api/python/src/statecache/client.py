@@ -27,7 +27,7 @@ import numpy as np
 from ._arrays import (Array, ArrayLike, Int32, RaggedLike, dtype_of, fill, point_to, pointer_to,
                       ragged, whole)
 from ._dlpack import CODES, CPU, Tensor, array_over, memory_of
-from ._keys import ANSWER, MARK
+from ._keys import AGAIN, ANSWER, MARK
 from ._native import VERSION, Handle, ffi, lib, new_options, text_of
 from .errors import (Busy, Error, Invalid, Mismatch, NotFound, Stale, Status, Unsupported,
                      error_of)
@@ -564,10 +564,16 @@ class Client:
 
     def acquire(self, tokens: RaggedLike, *, marks: Optional[RaggedLike] = None, len_max: Any = 0,
                 adapter: tuple[int, int] = (0, 0), tenant: Optional[str] = None,
-                deadline_ms: int = 0) -> tuple[list[State], Int32]:
+                deadline_ms: int = 0, again: Any = False) -> tuple[list[State], Int32]:
         """Takes a lease on the longest state of each prompt: (states, status of each). Waits for
-        lower tiers, `deadline_ms` at most (0: no limit). Status NO_SLOT, AGAIN: not now."""
+        lower tiers, `deadline_ms` at most (0: no limit). Status NO_SLOT, AGAIN: not now. `again`
+        (one for all, or an array): requests that were preempted and are back; the service counts
+        their tokens apart."""
         keys, keep = self._keys(tokens, marks, len_max, adapter, tenant)
+        back = np.asarray(again)
+        if back.dtype != np.bool_:
+            raise Invalid(f"again: True, False, or an array of them is wanted, not {again!r}")
+        fill(keys, "flags", back.astype(np.uint32) * AGAIN, "again")
         states = np.zeros(keys.size, _STATE)
         each = np.zeros(keys.size, np.int32)
         found = []

@@ -68,7 +68,7 @@ void sc_pack_bool(msgpack_packer *packer, const char *name, bool value);
 void sc_pack_bin(msgpack_packer *packer, const char *name, const void *data, size_t count);
 
 /* A prompt as it travels: {"tokens": bin, "marks": [[at, bin 16] ...], "len_max": n,
- * "adapter": [id, generation], "tenant": str}. */
+ * "adapter": [id, generation], "tenant": str, "again": bool}. */
 struct sc_wire_key {
     const int32_t *tokens;
     uint32_t token_count;
@@ -78,6 +78,7 @@ struct sc_wire_key {
     uint64_t adapter_id, adapter_generation;
     const char *tenant; /* NULL: that of the session */
     uint32_t tenant_bytes;
+    bool again;         /* of a request that was preempted: SC_REQUEST_AGAIN */
 };
 void sc_pack_key(msgpack_packer *packer, const struct sc_wire_key *key);
 /* `tokens` has room for token_max, `marks` for mark_max. Errors name what is wrong:
