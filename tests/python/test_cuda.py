@@ -11,6 +11,7 @@ The model is a toy whose state depends on every token and on their order, bit by
     recurrent  S <- 0.97 S + table[token]
 """
 import contextlib
+import functools
 import gc
 import time
 import weakref
@@ -74,20 +75,45 @@ class Place:
         return tensors
 
 
-@pytest.fixture(params=["cpu", "cuda"])
-def place(request):
-    reason = without_cuda() if request.param == "cuda" else None
+def place_of(name):
+    reason = without_cuda() if name == "cuda" else None
     if reason:
         pytest.skip(reason)
-    return Place(request.param)
+    if name == "cuda":
+        load_kernels()
+    return Place(name)
+
+
+@pytest.fixture(params=["cpu", "cuda"])
+def place(request):
+    return place_of(request.param)
 
 
 @pytest.fixture
 def cuda():
-    reason = without_cuda()
-    if reason:
-        pytest.skip(reason)
-    return Place("cuda")
+    return place_of("cuda")
+
+
+@functools.lru_cache(maxsize=None)
+def load_kernels():
+    """A kernel is loaded when it is first launched, and that may wait for the device: not in a
+    test that looks whether anybody waits."""
+    here = Place("cuda")
+    state = Model("cuda").cold(range(2))
+    for layout in ("page-major", "contiguous"):
+        with pool_over(here, layout) as (pool, views):
+            slots = pool.alloc(2)
+            one, other = slots["id"]
+            for arguments in ({}, {"stream": here.stream}, {"stream": here.stream, "beside": True}):
+                with here.on():
+                    write(views, one, state)
+                    spoil(views, other)
+                here.settled(None)
+                pool.copy(ids(one), pool, ids(other), **arguments)
+                pool.join(here.stream)
+                here.settled(None)
+            assert bits(slot_of(views, other)) == bits(state)
+            pool.free(slots)
 
 
 layouts = pytest.mark.parametrize("layout", ["page-major", "contiguous"])
