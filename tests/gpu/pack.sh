@@ -13,11 +13,12 @@ build=$1 out=$2
 python=$root/build/python-venv/bin/python3 # ./dev makes it
 mkdir -p "$out/bin" "$out/lib"
 rm -f "$out"/bin/test_gpu_* # of an earlier pack
-cp "$build"/tests/gpu/test_gpu_{kernels,once,backend,lost} \
-    "$build"/bench/statecache-bench "$out/bin/"
+programs=("$build"/tests/gpu/test_gpu_{kernels,once,backend,lost} "$build"/bench/statecache-bench)
+library=$build/api/libstatecache_tiers.so
+cp "${programs[@]}" "$out/bin/"
 cp -r "$root/tests/oracle/fixtures" "$out/"
 # The Python package, its library and the tests of both that need no other program.
-cp "$build/api/libstatecache_tiers.so" "$out/lib/"
+cp "$library" "$out/lib/"
 rm -rf "$out/python"
 mkdir -p "$out/python"
 if [[ -x $python ]]; then
@@ -30,7 +31,7 @@ else
     echo "pack.sh: there is no $python with cffi: run.sh python will skip" >&2
 fi
 # What the programs load beyond the C library, which is the other machine's own.
-ldd "$out"/bin/* "$out/lib/libstatecache_tiers.so" | awk '$2 == "=>" { print $3 }' | sort -u |
+ldd "${programs[@]}" "$library" | awk '$2 == "=>" { print $3 }' | sort -u |
     grep -Ev '/(libc|libm|libdl|librt|libpthread)\.so' | xargs -r cp -Lt "$out/lib"
 strip "$out"/bin/* "$out"/lib/*
 cp "$root/bench/gpu/rivals.py" "$out/"
