@@ -8,7 +8,7 @@
 #include "base/clock.h"
 #include "client_internal.h"
 
-enum { TIMEOUT_MS = 30000 };
+enum { TIMEOUT_MS = 30000, FRAME_BYTES_MIN = 4096 };
 static const uint64_t ANSWER_BYTES_MAX = UINT64_C(1) << 30;
 
 #define TEXT(number) #number
@@ -206,6 +206,7 @@ static sc_status read_hello(const msgpack_object *result, sc_client_info *info)
     SC_PASS(sc_map_u32(&map, "grid", true, UINT32_MAX, &info->grid));
     SC_PASS(sc_map_begin(&limits, sc_map_find(&map, "limits")));
     SC_PASS(sc_map_u64(&limits, "frame_bytes", true, UINT64_MAX, &info->frame_bytes));
+    if (info->frame_bytes < FRAME_BYTES_MIN) return SC_FAULT(SC_ERR_INVALID, "frame_bytes");
     SC_PASS(sc_map_u32(&limits, "key_tokens", true, UINT32_MAX, &info->key_tokens));
     SC_PASS(sc_map_u32(&limits, "keys", true, UINT32_MAX, &info->keys));
     SC_PASS(sc_map_u32(&limits, "leases", true, UINT32_MAX, &info->leases));

@@ -82,9 +82,9 @@ bool client_status(const msgpack_object *object, sc_status *out);
 /* states.c */
 sc_status client_check_keys(const sc_client_key *keys, uint32_t count);
 void client_pack_key(msgpack_packer *packer, const sc_client_key *key);
-/* One item of an acquire or a pin. False: it is none. */
-bool client_read_item(const msgpack_object *object, sc_client_state *state, sc_status *each,
-    const msgpack_object_str **text_out);
+/* One item of an acquire or a pin of this key. False: it is none. */
+bool client_read_item(const msgpack_object *object, const sc_client_key *key,
+    sc_client_state *state, sc_status *each, const msgpack_object_str **text_out);
 
 /* transport.c */
 sc_status sc_client_connect(const char *address, uint32_t timeout_ms, int *fd_out);

@@ -153,6 +153,18 @@ static sc_status read_mark(struct sc_map *map, const char *name, bool *there, sc
     return SC_OK;
 }
 
+/* A token; false: it is none. */
+static bool read_token(struct sc_map *map, const char *name, int32_t *out)
+{
+    const msgpack_object *object = sc_map_find(map, name);
+    bool above = object && object->type == MSGPACK_OBJECT_POSITIVE_INTEGER &&
+        object->via.u64 <= INT32_MAX;
+    bool below = object && object->type == MSGPACK_OBJECT_NEGATIVE_INTEGER &&
+        object->via.i64 >= INT32_MIN;
+    if (above || below) *out = (int32_t)object->via.i64;
+    return above || below;
+}
+
 static sc_status read_why(const msgpack_object *result, sc_client_explanation *client_why)
 {
     sc_explanation *why = &client_why->why;
@@ -160,7 +172,6 @@ static sc_status read_why(const msgpack_object *result, sc_client_explanation *c
     struct sc_bytes tenant = {NULL, 0};
     struct sc_map map;
     uint32_t reason = 0, differs = 0;
-    const msgpack_object *here, *there;
     SC_PASS(sc_map_begin(&map, result));
     SC_PASS(sc_map_u32(&map, "reason", true, UINT32_MAX, &reason));
     SC_PASS(sc_map_array(&map, "state_len", true, &lens));
@@ -174,9 +185,8 @@ static sc_status read_why(const msgpack_object *result, sc_client_explanation *c
     SC_PASS(sc_map_u32(&map, "beyond_len", true, UINT32_MAX, &why->beyond_len));
     SC_PASS(sc_map_u32(&map, "evicted_len", true, UINT32_MAX, &why->evicted_len));
     SC_PASS(sc_map_u32(&map, "common_len", true, UINT32_MAX, &client_why->common_len));
-    here = sc_map_find(&map, "token_here");
-    there = sc_map_find(&map, "token_there");
-    if (lens->size != SC_TIER_COUNT || !here || !there ||
+    if (lens->size != SC_TIER_COUNT || !read_token(&map, "token_here", &why->token_here) ||
+        !read_token(&map, "token_there", &why->token_there) ||
         tenant.count >= sizeof client_why->tenant_there) {
         return SC_FAULT(SC_ERR_INVALID, "state_len, tokens or tenant");
     }
@@ -185,8 +195,6 @@ static sc_status read_why(const msgpack_object *result, sc_client_explanation *c
             return SC_FAULT(SC_ERR_INVALID, "state_len");
         }
     }
-    why->token_here = (int32_t)here->via.i64;
-    why->token_there = (int32_t)there->via.i64;
     why->answer.reason = (sc_reason)reason;
     why->differs = (sc_differs)differs;
     why->here.at = why->there.at = why->match_len;

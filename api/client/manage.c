@@ -23,7 +23,8 @@ sc_status sc_client_pin(sc_client *client, const sc_client_key *key, uint32_t se
     sc_status status = sc_call_run(&call);
     if (status == SC_OK && (call.result->type != MSGPACK_OBJECT_ARRAY ||
         call.result->via.array.size != 1 ||
-        !client_read_item(call.result->via.array.ptr, state_out, &each, &text))) {
+        !client_read_item(call.result->via.array.ptr, key, state_out, &each, &text))) {
+        *state_out = (sc_client_state){.lease = 0};
         status = sc_call_wrong(&call, "the item of a pin");
     }
     if (status == SC_OK && each != SC_OK) {

@@ -80,10 +80,6 @@ static sc_status read_shape(sc_client *client, struct shape *shape, sc_client_pa
         bytes += parts[i].bytes;
         if (parts[i].layer < shape->layer_first) shape->layer_first = parts[i].layer;
         if (parts[i].layer > shape->layer_last) shape->layer_last = parts[i].layer;
-        if (parts[i].bytes > info.file_bytes ||
-            parts[i].offset > info.file_bytes - parts[i].bytes) {
-            status = SC_FAULT(SC_ERR_CLOSED, "the service's schema: a part beyond the state");
-        }
     }
     if (status == SC_OK && bytes != info.state_bytes) {
         status = SC_FAULT(SC_ERR_CLOSED, "the service's schema: parts of another size");
@@ -189,6 +185,9 @@ static sc_status find_some(sc_client *client, const sc_remote_key *keys, uint32_
         len_out[i] = 0;
         for (uint32_t t = 0; answers[i].status == SC_OK && t < SC_TIER_COUNT; t++) {
             if (answers[i].state_len[t] > len_out[i]) len_out[i] = answers[i].state_len[t];
+        }
+        if (keys[i].len_max > 0 && len_out[i] > keys[i].len_max) {
+            return SC_FAULT(SC_ERR_CLOSED, "the service has found more than was asked for");
         }
     }
     return SC_OK;

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "client_internal.h"
@@ -52,7 +53,12 @@ static sc_status map_file(struct client_call *call, uint64_t id, int protection,
     sc_client *client = call->client;
     uint64_t bytes = client->info.file_bytes;
     int fd = sc_call_file(call);
+    struct stat file;
     if (fd < 0) return sc_call_wrong(call, "a file is missing");
+    if (fstat(fd, &file) != 0 || file.st_size < 0 || (uint64_t)file.st_size < bytes) {
+        (void)close(fd);
+        return sc_call_wrong(call, "a file is too short");
+    }
     void *data = mmap(NULL, bytes, protection, MAP_SHARED, fd, 0);
     int code = errno;
     (void)close(fd);
@@ -118,7 +124,8 @@ static const msgpack_object *items_of(const struct client_call *call, uint32_t c
 
 /* ---- look-up ---- */
 
-static bool read_answer(const msgpack_object *object, sc_answer *answer)
+static bool read_answer(const msgpack_object *object, const sc_client_key *key,
+    sc_answer *answer)
 {
     const msgpack_object *items = object->via.array.ptr;
     uint32_t reason = 0;
@@ -130,6 +137,7 @@ static bool read_answer(const msgpack_object *object, sc_answer *answer)
     }
     for (uint32_t i = 0; i < SC_TIER_COUNT; i++) {
         if (!client_u32(&items[1].via.array.ptr[i], &answer->state_len[i]) ||
+            answer->state_len[i] > key->token_count ||
             !client_u64(&items[6].via.array.ptr[i], UINT64_MAX, &answer->restore_ns[i])) {
             return false;
         }
@@ -154,7 +162,9 @@ sc_status sc_client_lookup(sc_client *client, const sc_client_key *keys, uint32_
     if (status == SC_OK) {
         const msgpack_object *items = items_of(&call, count);
         bool good = items != NULL;
-        for (uint32_t i = 0; good && i < count; i++) good = read_answer(&items[i], &answers_out[i]);
+        for (uint32_t i = 0; good && i < count; i++) {
+            good = read_answer(&items[i], &keys[i], &answers_out[i]);
+        }
         if (!good) status = sc_call_wrong(&call, "answers of a look-up");
     }
     sc_call_end(&call);
@@ -188,9 +198,9 @@ static sc_status give_back(sc_client *client, const uint64_t *ids, uint32_t coun
     return status;
 }
 
-/* [status, lease, len, reason, text] */
-bool client_read_item(const msgpack_object *object, sc_client_state *state, sc_status *each,
-    const msgpack_object_str **text_out)
+/* [status, lease, len, reason, text]: a lease if and only if there is a state, and no failure. */
+bool client_read_item(const msgpack_object *object, const sc_client_key *key,
+    sc_client_state *state, sc_status *each, const msgpack_object_str **text_out)
 {
     const msgpack_object *items = object->via.array.ptr;
     uint32_t reason = 0;
@@ -198,7 +208,9 @@ bool client_read_item(const msgpack_object *object, sc_client_state *state, sc_s
     if (object->type != MSGPACK_OBJECT_ARRAY || object->via.array.size < 5 ||
         items[4].type != MSGPACK_OBJECT_STR || !client_status(&items[0], each) ||
         !client_u64(&items[1], UINT64_MAX, &state->lease) || !client_u32(&items[2], &state->len) ||
-        !client_u32(&items[3], &reason)) {
+        !client_u32(&items[3], &reason) || (state->lease != 0) != (state->len > 0) ||
+        (*each != SC_OK && state->lease != 0) || state->len > key->token_count) {
+        *state = (sc_client_state){.lease = 0};
         return false;
     }
     state->reason = (sc_reason)reason;
@@ -206,8 +218,8 @@ bool client_read_item(const msgpack_object *object, sc_client_state *state, sc_s
     return true;
 }
 
-static sc_status acquire(struct client_call *call, uint32_t count, sc_client_state *states,
-    sc_status *each)
+static sc_status acquire(struct client_call *call, const sc_client_key *keys, uint32_t count,
+    sc_client_state *states, sc_status *each)
 {
     sc_client *client = call->client;
     SC_PASS(map_room(client, count));
@@ -217,7 +229,7 @@ static sc_status acquire(struct client_call *call, uint32_t count, sc_client_sta
     for (uint32_t i = 0; i < count; i++) {
         const msgpack_object_str *text;
         void *data = NULL;
-        if (!client_read_item(&items[i], &states[i], &each[i], &text)) {
+        if (!client_read_item(&items[i], &keys[i], &states[i], &each[i], &text)) {
             return sc_call_wrong(call, "an item of an acquire");
         }
         if (each[i] != SC_OK) {
@@ -294,7 +306,7 @@ sc_status sc_client_acquire(sc_client *client, const sc_client_key *keys, uint32
     (void)msgpack_pack_map(&call.packer, 2);
     pack_keys(&call.packer, keys, count);
     sc_pack_u64(&call.packer, "deadline_ms", deadline_ms);
-    sc_status status = acquire(&call, count, states_out, each_out);
+    sc_status status = acquire(&call, keys, count, states_out, each_out);
     sc_call_end(&call);
     for (uint32_t i = 0; status == SC_OK && !client->info.files && i < count; i++) {
         const sc_client_state *state = &states_out[i];
@@ -466,8 +478,11 @@ sc_status sc_client_write_abort(sc_client *client, sc_client_write *write)
 
 /* ---- parts ---- */
 
-static bool read_part(const msgpack_object *object, sc_client_part *part)
+/* Part of a state of so many bytes. */
+static bool read_part(const msgpack_object *object, uint64_t file_bytes, sc_client_part *part)
 {
+    static const uint64_t widths[] = {[SC_DTYPE_F32] = 4, [SC_DTYPE_BF16] = 2, [SC_DTYPE_F16] = 2,
+        [SC_DTYPE_I32] = 4, [SC_DTYPE_U8] = 1};
     struct sc_map map;
     const msgpack_object_array *dims = NULL;
     uint32_t kind = 0, dtype = 0;
@@ -476,7 +491,7 @@ static bool read_part(const msgpack_object *object, sc_client_part *part)
         sc_map_u32(&map, "layer", true, UINT32_MAX, &part->layer) != SC_OK ||
         sc_map_u32(&map, "kind", true, SC_PART_EXTRA, &kind) != SC_OK ||
         sc_map_u32(&map, "index", true, UINT32_MAX, &part->index) != SC_OK ||
-        sc_map_u32(&map, "dtype", true, SC_DTYPE_U8, &dtype) != SC_OK ||
+        sc_map_u32(&map, "dtype", true, SC_DTYPE_U8, &dtype) != SC_OK || dtype == 0 ||
         sc_map_u64(&map, "offset", true, UINT64_MAX, &part->offset) != SC_OK ||
         sc_map_u64(&map, "bytes", true, UINT64_MAX, &part->bytes) != SC_OK ||
         sc_map_array(&map, "dims", true, &dims) != SC_OK || dims->size > SC_DIMS_MAX) {
@@ -485,10 +500,14 @@ static bool read_part(const msgpack_object *object, sc_client_part *part)
     part->kind = (sc_part_kind)kind;
     part->dtype = (sc_dtype)dtype;
     part->dim_count = dims->size;
+    uint64_t bytes = widths[dtype];
     for (uint32_t i = 0; i < dims->size; i++) {
-        if (!client_u32(&dims->ptr[i], &part->dims[i])) return false;
+        if (!client_u32(&dims->ptr[i], &part->dims[i]) ||
+            __builtin_mul_overflow(bytes, (uint64_t)part->dims[i], &bytes)) {
+            return false;
+        }
     }
-    return true;
+    return bytes == part->bytes && bytes <= file_bytes && part->offset <= file_bytes - bytes;
 }
 
 sc_status sc_client_parts(sc_client *client, sc_client_part *parts_out, uint32_t cap,
@@ -512,7 +531,9 @@ sc_status sc_client_parts(sc_client *client, sc_client_part *parts_out, uint32_t
         status = SC_FAULT(SC_ERR_LIMIT, "%u parts, there is room for %u", parts->size, cap);
     }
     for (uint32_t i = 0; status == SC_OK && i < parts->size; i++) {
-        if (!read_part(&parts->ptr[i], &parts_out[i])) status = sc_call_wrong(&call, "a part");
+        if (!read_part(&parts->ptr[i], client->info.file_bytes, &parts_out[i])) {
+            status = sc_call_wrong(&call, "a part");
+        }
     }
     sc_call_end(&call);
     return status;
