@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "machine.h"
+
 double hit_rate(const struct hit_result *result)
 {
     if (result->bound > 0)
@@ -221,6 +223,7 @@ bool hit_report_json(const char *path, const struct hit_job *jobs, size_t count)
             per_request(job, r->match_ns), per_request(job, r->insert_ns), r->peak_bytes);
         if (tiered(job))
             json_tiers(file, job);
+        bench_machine_write(file);
         fputs("}\n", file);
     }
     return file_close(file, path);

@@ -17,6 +17,7 @@
 #include "base/prng.h"
 #include "bench_common.h"
 #include "bench_main.h"
+#include "machine.h"
 
 enum { ROUNDS_MAX = 51, BATCHES = 7 };
 
@@ -35,8 +36,10 @@ static void json_line(const struct options *o, const char *metric, const char *u
     va_start(args, format);
     fputs("{\"v\":1,\"bench\":\"layers\",\"params\":{", stdout);
     vprintf(format, args);
-    printf("},\"metric\":\"%s\",\"unit\":\"%s\",\"n\":%u,\"p50\":%.5g}\n", metric, unit, o->rounds,
+    printf("},\"metric\":\"%s\",\"unit\":\"%s\",\"n\":%u,\"p50\":%.5g", metric, unit, o->rounds,
         value);
+    bench_machine_write(stdout);
+    puts("}");
     va_end(args);
 }
 

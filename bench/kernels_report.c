@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "kernels_run.h"
+#include "machine.h"
 
 static const char *dtype_name(sc_dtype dtype)
 {
@@ -42,9 +43,11 @@ void kbench_head(const struct kbench_options *o, const char *blas, const struct 
         printf("{\"v\":1,\"bench\":\"kernels\",\"params\":{\"threads\":%u,\"pool_mib\":%u},"
                "\"metric\":\"machine\",\"processor\":\"%s\",\"processors\":%ld,\"load\":%.2f,"
                "\"cache_mib\":%llu,\"scale\":\"%s\",\"openblas\":\"%s\","
-               "\"rival\":\"%s\",\"rival_is_there\":%s}\n", o->threads, o->pool_mib, name, count,
+               "\"rival\":\"%s\",\"rival_is_there\":%s", o->threads, o->pool_mib, name, count,
             load[0], (unsigned long long)(o->cache_bytes >> 20), kbench_scale_name(), blas,
             rival->text, rival->fd >= 0 ? "true" : "false");
+        bench_machine_write(stdout);
+        puts("}");
         return;
     }
     printf("%s, %ld processors, load %.1f, last-level cache %llu MiB, states of %u MiB\n"
@@ -145,6 +148,7 @@ static void report_json(const struct kbench_case *c, const struct kbench_options
     if (c->op == KBENCH_REPLAY)
         json_ring(&r->ring);
     json_rival(&r->rival);
+    bench_machine_write(stdout);
     puts("}");
 }
 

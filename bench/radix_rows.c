@@ -7,6 +7,7 @@
 #include <stdlib.h>
 
 #include "bench_common.h"
+#include "machine.h"
 
 void radix_sample(struct radix_samples *samples, double value)
 {
@@ -66,6 +67,8 @@ static void row_json(const struct radix_rows *rows, const struct radix_row *row)
         json_object_set_new(object, "bar_is", json_string(kinds[row->bar.kind]));
         json_object_set_new(object, "met", json_boolean(row->met));
     }
+    if (object)
+        bench_machine_add(object);
     char *text = object ? json_dumps(object, JSON_COMPACT | JSON_REAL_PRECISION(6)) : NULL;
     if (!text)
         bench_fail(BENCH_NO_MEMORY, "out of memory for a line of JSON");

@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include "bars.h"
+#include "machine.h"
 #include "replay.h"
 
 enum { KINDS = 2, RUNS_MAX = 101 };
@@ -86,9 +87,11 @@ static void report(const struct replay_run *run, const double wall[KINDS], const
     if (run->o.json) {
         printf("{\"v\":1,\"bench\":\"replay_kernels\",\"n\":%u,\"unit\":\"s\","
                "\"wall_reference\":%.4f,\"wall_fast\":%.4f,\"cpu_reference\":%.4f,"
-               "\"cpu_fast\":%.4f,\"computed_tokens\":%llu,\"differing_bits\":%llu}\n",
+               "\"cpu_fast\":%.4f,\"computed_tokens\":%llu,\"differing_bits\":%llu",
             runs, wall[0], wall[1], cpu[0], cpu[1], (unsigned long long)first[1].computed,
             (unsigned long long)(first[0].bits + first[1].bits));
+        bench_machine_write(stdout);
+        puts("}");
         return;
     }
     for (int kind = 0; kind < KINDS; kind++)

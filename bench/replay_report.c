@@ -4,6 +4,7 @@
 #include <jansson.h>
 
 #include "bars.h"
+#include "machine.h"
 #include "replay.h"
 
 static double share(uint64_t part, uint64_t whole)
@@ -427,6 +428,7 @@ void replay_report_json(const struct replay_run *run, FILE *out)
     if (run->has_check)
         json_object_set_new(object, "check", json_check(run));
     json_object_set_new(object, "passed", json_boolean(replay_passed(run)));
+    bench_machine_add(object);
     if (json_dumpf(object, out, JSON_COMPACT | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(9)))
         bench_fail(BENCH_NO_MEMORY, "cannot write JSON");
     fputc('\n', out);

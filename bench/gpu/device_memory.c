@@ -5,6 +5,7 @@
 #include <pthread.h>
 
 #include "bench_common.h"
+#include "machine.h"
 
 /* Blocks that were given back. A forward takes and gives the same few sizes again and again, and
  * asking the driver each time would take longer than the layer. */
@@ -23,6 +24,17 @@ static void must(cudaError_t error, const char *what)
             "%s: %s", what, cudaGetErrorString(error));
 }
 
+static pthread_once_t named = PTHREAD_ONCE_INIT;
+
+static void name_device(void)
+{
+    struct cudaDeviceProp prop;
+    int device = 0;
+    must(cudaGetDevice(&device), "cudaGetDevice");
+    must(cudaGetDeviceProperties(&prop, device), "cudaGetDeviceProperties");
+    bench_machine_gpu(prop.name);
+}
+
 /* Powers of two, so that blocks fit again. */
 static size_t device_size(size_t bytes)
 {
@@ -36,6 +48,7 @@ void *device_take(size_t bytes)
 {
     size_t size = device_size(bytes);
     void *memory = NULL;
+    pthread_once(&named, name_device);
     pthread_mutex_lock(&lock);
     for (size_t i = 0; i < kept_count && !memory; i++)
         if (kept[i].bytes == size) {

@@ -24,7 +24,7 @@ bool wanted(const bench &b, const char *section)
 /* ------------------------------------------------------------------------------------- limits */
 
 /* Not in a graph: there a large device copy runs at half its rate. */
-double copy_us(const bench &b, void *dst, const void *src, uint64_t bytes, cudaMemcpyKind kind)
+timing copy_us(const bench &b, void *dst, const void *src, uint64_t bytes, cudaMemcpyKind kind)
 {
     return eager_us(b.stream, 4, [&](uint32_t) {
         CUDA_MUST(cudaMemcpyAsync(dst, src, bytes, kind, b.stream));
@@ -38,15 +38,16 @@ void limits(bench &b)
     void *host = nullptr;
     CUDA_MUST(cudaHostAlloc(&host, host_bytes, cudaHostAllocDefault));
     memset(host, 1, host_bytes);
-    b.limit = 2.0 * bytes / copy_us(b, to, from, bytes, cudaMemcpyDeviceToDevice);
-    double read = graph_us(b.stream, 4, [&](uint32_t) {
+    timing copy = copy_us(b, to, from, bytes, cudaMemcpyDeviceToDevice);
+    b.limit = 2.0 * bytes / copy;
+    timing read = graph_us(b.stream, 4, [&](uint32_t) {
         read_all<<<132 * 16, 512, 0, b.stream>>>((const uint4 *)from, bytes / 16, (uint32_t *)to);
     });
-    double up = copy_us(b, to, host, host_bytes, cudaMemcpyHostToDevice);
-    double down = copy_us(b, host, to, host_bytes, cudaMemcpyDeviceToHost);
+    timing up = copy_us(b, to, host, host_bytes, cudaMemcpyHostToDevice);
+    timing down = copy_us(b, host, to, host_bytes, cudaMemcpyDeviceToHost);
     heading(b, "limits");
-    report(b, "device copy, 2 GiB, read + write (the limit)", 2.0 * bytes / b.limit,
-        b.limit / 1e3, "GB/s", 0.0, false);
+    report(b, "device copy, 2 GiB, read + write (the limit)", copy, b.limit / 1e3, "GB/s", 0.0,
+        false);
     report(b, "read only, 2 GiB", read, bytes / read / 1e3, "GB/s", 0.0, false);
     report(b, "pinned host to device, 256 MB", up, host_bytes / up / 1e3, "GB/s", 0.0, false);
     report(b, "device to pinned host, 256 MB", down, host_bytes / down / 1e3, "GB/s", 0.0, false);
@@ -57,10 +58,10 @@ void limits(bench &b)
 
 /* ------------------------------------------------------------------------------------- decode */
 
-double rewrite_us(const bench &b, void *pool, uint64_t slot_bytes, const int32_t *slots,
+timing rewrite_us(const bench &b, void *pool, uint64_t slot_bytes, const int32_t *slots,
     uint32_t slot_count, uint32_t batch)
 {
-    double best = 1e30;
+    timing best = {1e30, 1e30, 1e30, 0};
     uint64_t vectors = slot_bytes / 16;
     uint32_t batches = slot_count / batch;
     best = std::min(best, graph_us(b.stream, CALLS, [&](uint32_t i) {
@@ -87,17 +88,17 @@ void decode_one(bench &b, sc_k_kind kind, sc_dtype state, uint32_t batch, void *
     decode_inputs in = decode_setup(kind, state, batch);
     in.p.state.base = dev(pool);
     in.p.state.slot_stride = (int64_t)slot_bytes;
-    double us = graph_us(b.stream, CALLS, [&](uint32_t i) {
+    timing us = graph_us(b.stream, CALLS, [&](uint32_t i) {
         sc_k_decode_packed_params p = in.p;
         p.source = p.dest = dev(slots + (uint64_t)(i % (pool_slots / batch)) * batch);
         SC_MUST(sc_k_decode_packed(b.backend, &p, as_stream(b.stream)));
     });
-    double apart_us = graph_us(b.stream, CALLS, [&](uint32_t i) {
+    timing apart_us = graph_us(b.stream, CALLS, [&](uint32_t i) {
         sc_k_decode_params p = apart_of(in.p);
         p.source = p.dest = dev(slots + (uint64_t)(i % (pool_slots / batch)) * batch);
         SC_MUST(sc_k_decode(b.backend, &p, as_stream(b.stream)));
     });
-    double plain = rewrite_us(b, pool, slot_bytes, slots, pool_slots, batch);
+    timing plain = rewrite_us(b, pool, slot_bytes, slots, pool_slots, batch);
     double bytes = batch * (2.0 * slot_bytes + in.bytes);
     char name[64];
     snprintf(name, sizeof name, "%s %s B=%u", kind == SC_K_KIND_GDN ? "GDN" : "KDA",
@@ -161,7 +162,7 @@ void conv(bench &b)
         p.token_count = t, p.row_count = 1, p.row_start = dev(row_start);
         p.source = dev(source), p.dest = dev(dest);
         p.window.base = dev(window), p.window.slot_stride = 3 * CONV * 2;
-        double us = graph_us(b.stream, 8, [&](uint32_t i) {
+        timing us = graph_us(b.stream, 8, [&](uint32_t i) {
             sc_k_conv_prefill_params q = p;
             uint64_t at = (uint64_t)(i % (tokens / t)) * t * CONV;
             q.x = dev(x + at), q.y = dev(y + at);
@@ -182,7 +183,7 @@ void conv(bench &b)
         p.row_count = batch, p.window.base = dev(window), p.window.slot_stride = 3 * CONV * 2;
         p.window_settled = true;
         uint32_t calls = std::min(48u, 4095 / batch);
-        double us = graph_us(b.stream, calls, [&](uint32_t i) {
+        timing us = graph_us(b.stream, calls, [&](uint32_t i) {
             sc_k_conv_update_params q = p;
             q.x = dev(x + (uint64_t)i * batch * CONV), q.y = dev(y + (uint64_t)i * batch * CONV);
             q.source = q.dest = dev(slots + i * batch);
@@ -213,7 +214,7 @@ void snapshot_case(bench &b, sc_dtype state, sc_layout layout)
     shuffle(order.data(), slots, 5);
     for (int c = 0; c < 3; c++) {
         uint32_t n = counts[c], calls = n == 64 ? 4 : 16;
-        double us = graph_us(b.stream, calls, [&](uint32_t i) {
+        timing us = graph_us(b.stream, calls, [&](uint32_t i) {
             const int32_t *from = order.data() + i * n % (slots / 2 - n + 1);
             SC_MUST(sc_state_copy_async(pool, from, pool, order.data() + slots / 2 + (from
                 - order.data()), n, as_stream(b.stream)));
@@ -281,7 +282,7 @@ void envelope_case(bench &b, sc_dtype state, sc_layout layout)
     const uint64_t bytes = envelopes::COUNT * e.info.state_bytes;
     uint8_t *plain = buffer<uint8_t>(bytes);
     for (bool back : {false, true}) {
-        double us = 0.0;
+        timing us = {};
         double percent = paired_percent(b.stream, [&] {
             CUDA_MUST(cudaMemcpyAsync(back ? plain : e.memory, back ? e.memory : plain, bytes,
                 back ? cudaMemcpyHostToDevice : cudaMemcpyDeviceToHost, b.stream));
@@ -311,7 +312,7 @@ void snapshots(bench &b)
 /* --------------------------------------------------------------------------------------- step */
 
 /* One decode step: conv and decode of 36 layers, in a graph, on random slots. */
-double step_us(const bench &b, sc_pool *pool, sc_k_kind kind, sc_dtype state, uint32_t batch,
+timing step_us(const bench &b, sc_pool *pool, sc_k_kind kind, sc_dtype state, uint32_t batch,
     uint32_t slots, double *bytes_out)
 {
     std::vector<int32_t> order(slots);
@@ -321,7 +322,7 @@ double step_us(const bench &b, sc_pool *pool, sc_k_kind kind, sc_dtype state, ui
     decode_inputs in = decode_setup(kind, state, batch);
     auto *x = noisy<__nv_bfloat16>((uint64_t)batch * CONV);
     auto *weight = noisy<__nv_bfloat16>(CONV * WIDTH);
-    double us = graph_us(b.stream, steps, [&](uint32_t i) {
+    timing us = graph_us(b.stream, steps, [&](uint32_t i) {
         for (uint32_t layer = 0, found = 0; found < LAYERS; layer++) {
             sc_layer_view window, matrix;
             if (sc_pool_layer_view(pool, layer, SC_PART_CONV, 0, &window) != SC_OK) continue;
@@ -351,18 +352,18 @@ void step(bench &b)
     heading(b, "decode step, conv + decode of 36 layers, one graph (GDN)");
     const uint32_t batches[] = {256, 64, 16, 1}, slots = 512;
     const double bars[2][4] = {{1.08, 1.12, 1.28, 2.7}, {1.15, 1.24, 1.4, 4.2}};
-    double contiguous[2][4];
+    timing contiguous[2][4];
     for (sc_layout layout : {SC_LAYOUT_CONTIGUOUS, SC_LAYOUT_PAGE_MAJOR})
         for (sc_dtype state : {SC_DTYPE_F32, SC_DTYPE_BF16}) {
             sc_pool *pool = state_pool(b, state, layout, slots);
             for (int i = 0; i < 4; i++) {
                 double bytes = 0.0;
-                double us = step_us(b, pool, SC_K_KIND_GDN, state, batches[i], slots, &bytes);
+                timing us = step_us(b, pool, SC_K_KIND_GDN, state, batches[i], slots, &bytes);
                 char name[64];
                 snprintf(name, sizeof name, "%s %s B=%u", state == SC_DTYPE_F32 ? "fp32" : "bf16",
                     layout_name(layout), batches[i]);
                 line_ratio(b, name, us, bytes, bars[state != SC_DTYPE_F32][i]);
-                double &one = contiguous[state != SC_DTYPE_F32][i];
+                timing &one = contiguous[state != SC_DTYPE_F32][i];
                 if (layout == SC_LAYOUT_CONTIGUOUS) {
                     one = us;
                     continue;
@@ -382,7 +383,7 @@ void beside(bench &b)
     const uint32_t slots = 512, batch = 64;
     sc_pool *pool = state_pool(b, SC_DTYPE_F32, SC_LAYOUT_CONTIGUOUS, slots);
     double bytes = 0.0;
-    double alone = step_us(b, pool, SC_K_KIND_GDN, SC_DTYPE_F32, batch, slots, &bytes);
+    timing alone = step_us(b, pool, SC_K_KIND_GDN, SC_DTYPE_F32, batch, slots, &bytes);
     envelopes e = envelopes_open(b, SC_DTYPE_F32, SC_LAYOUT_CONTIGUOUS);
     for (bool back : {false, true}) {
         std::atomic<bool> stop(false);
@@ -395,7 +396,7 @@ void beside(bench &b)
             }
             CUDA_MUST(cudaStreamDestroy(side));
         });
-        double us = step_us(b, pool, SC_K_KIND_GDN, SC_DTYPE_F32, batch, slots, &bytes);
+        timing us = step_us(b, pool, SC_K_KIND_GDN, SC_DTYPE_F32, batch, slots, &bytes);
         stop = true;
         copying.join();
         report(b, back ? "envelopes from host" : "envelopes to host", us,
@@ -441,7 +442,7 @@ void prefill_case(bench &b, sc_k_kind kind, uint32_t rows, uint32_t length, uint
     p.state.slot_stride = (int64_t)slot, p.state.dtype = SC_DTYPE_F32;
     SC_MUST(sc_k_delta_chunk_scratch(b.backend, &p, &p.scratch_bytes));
     p.scratch = dev(buffer<uint8_t>(p.scratch_bytes));
-    double us = graph_us(b.stream, 1, [&](uint32_t) {
+    timing us = graph_us(b.stream, 1, [&](uint32_t) {
         SC_MUST(sc_k_delta_chunk(b.backend, &p, as_stream(b.stream)));
     }, 5);
     char name[64];
@@ -507,7 +508,7 @@ extern "C" int gpu_main(int argc, char **argv)
     }
     cudaDeviceProp prop;
     CUDA_MUST(cudaGetDeviceProperties(&prop, 0));
-    b.device = prop.name;
+    bench_machine_gpu(prop.name);
     CUDA_MUST(cudaStreamCreateWithFlags(&b.stream, cudaStreamNonBlocking));
     if (chunk != nullptr) return chunk_files(b, chunk);
     if (!b.json)

@@ -55,11 +55,11 @@ void layered_close(layered &l)
     movable_close(l.m);
 }
 
-template <sc_k_kind KIND> double layered_decode_us(const bench &b, const layered &l)
+template <sc_k_kind KIND> timing layered_decode_us(const bench &b, const layered &l)
 {
     const uint32_t batch = 64;
     decode_inputs in = decode_setup(KIND, l.state, batch);
-    double us = graph_us(b.stream, CALLS, [&](uint32_t i) {
+    timing us = graph_us(b.stream, CALLS, [&](uint32_t i) {
         sc_k_decode_packed_params p = in.p;
         p.state = slots_of(l.matrix[i % LAYERS]);
         p.source = p.dest = dev(l.slots + i % (SLOTS / batch) * batch);
@@ -69,11 +69,11 @@ template <sc_k_kind KIND> double layered_decode_us(const bench &b, const layered
     return us;
 }
 
-template <sc_k_kind KIND> double layered_apart_us(const bench &b, const layered &l)
+template <sc_k_kind KIND> timing layered_apart_us(const bench &b, const layered &l)
 {
     const uint32_t batch = 64;
     decode_inputs in = decode_setup(KIND, l.state, batch);
-    double us = graph_us(b.stream, CALLS, [&](uint32_t i) {
+    timing us = graph_us(b.stream, CALLS, [&](uint32_t i) {
         sc_k_decode_params p = apart_of(in.p);
         p.state = slots_of(l.matrix[i % LAYERS]);
         p.source = p.dest = dev(l.slots + i % (SLOTS / batch) * batch);
@@ -83,7 +83,7 @@ template <sc_k_kind KIND> double layered_apart_us(const bench &b, const layered 
     return us;
 }
 
-double layered_update_us(const bench &b, const layered &l)
+timing layered_update_us(const bench &b, const layered &l)
 {
     const uint32_t batch = 256;
     return graph_us(b.stream, CALLS, [&](uint32_t i) {
@@ -104,7 +104,7 @@ sc_k_saves layered_saves(const layered &l)
     return {dev(l.save_row), dev(l.save_pos), dev(l.slots + 1), SAVES};
 }
 
-double layered_conv_us(const bench &b, const layered &l)
+timing layered_conv_us(const bench &b, const layered &l)
 {
     return graph_us(b.stream, 8, [&](uint32_t i) {
         sc_k_conv_prefill_params p = {};
@@ -129,7 +129,7 @@ sc_k_delta_params layered_tokens(const layered &l, sc_k_kind kind, uint32_t toke
     return p;
 }
 
-template <sc_k_kind KIND> double layered_chunk_us(const bench &b, const layered &l)
+template <sc_k_kind KIND> timing layered_chunk_us(const bench &b, const layered &l)
 {
     sc_k_delta_params p = layered_tokens(l, KIND, TOKENS);
     p.row_count = 1, p.chunk = 64, p.row_start = dev(l.row_start);
@@ -138,7 +138,7 @@ template <sc_k_kind KIND> double layered_chunk_us(const bench &b, const layered 
     SC_MUST(sc_k_delta_chunk_scratch(b.backend, &p, &p.scratch_bytes));
     uint8_t *scratch = buffer<uint8_t>(p.scratch_bytes);
     p.scratch = dev(scratch);
-    double us = graph_us(b.stream, 4, [&](uint32_t i) {
+    timing us = graph_us(b.stream, 4, [&](uint32_t i) {
         sc_k_delta_params q = p;
         q.state = slots_of(l.matrix[i * 8]);
         SC_MUST(sc_k_delta_chunk(b.backend, &q, as_stream(b.stream)));
@@ -148,7 +148,7 @@ template <sc_k_kind KIND> double layered_chunk_us(const bench &b, const layered 
 }
 
 /* Short rows from states of their own: half of the bytes are states. */
-template <sc_k_kind KIND> double layered_recurrent_us(const bench &b, const layered &l)
+template <sc_k_kind KIND> timing layered_recurrent_us(const bench &b, const layered &l)
 {
     sc_k_delta_params p = layered_tokens(l, KIND, SHORT_ROWS * SHORT_TOKENS);
     p.row_count = SHORT_ROWS, p.row_start = dev(l.short_start);
@@ -160,14 +160,14 @@ template <sc_k_kind KIND> double layered_recurrent_us(const bench &b, const laye
     });
 }
 
-template <move_kind KIND> double layered_move_us(const bench &b, const layered &l)
+template <move_kind KIND> timing layered_move_us(const bench &b, const layered &l)
 {
     return move_us(b, l.m, KIND, l.slots);
 }
 
 struct layered_op {
     const char *name;
-    double (*us)(const bench &b, const layered &l);
+    timing (*us)(const bench &b, const layered &l);
     bool once; /* the states' dtype is nothing to it */
 };
 
@@ -193,12 +193,13 @@ const layered_op layered_ops[] = {
 };
 constexpr int LAYERED_OPS = sizeof layered_ops / sizeof layered_ops[0];
 
-void layered_measure(const bench &b, sc_dtype state, sc_layout layout, double *us_out)
+void layered_measure(const bench &b, sc_dtype state, sc_layout layout, timing *us_out)
 {
     sc_pool *pool = state_pool(b, state, layout, SLOTS);
     layered l = layered_open(pool, state);
     for (int i = 0; i < LAYERED_OPS; i++)
-        us_out[i] = layered_ops[i].once && state != SC_DTYPE_F32 ? 0.0 : layered_ops[i].us(b, l);
+        us_out[i] = layered_ops[i].once && state != SC_DTYPE_F32 ? timing{}
+                                                                 : layered_ops[i].us(b, l);
     layered_close(l);
     SC_MUST(sc_pool_destroy(pool));
 }
@@ -207,7 +208,7 @@ void layouts(bench &b)
 {
     heading(b, "page-major, to contiguous");
     for (sc_dtype state : {SC_DTYPE_F32, SC_DTYPE_BF16}) {
-        double one[LAYERED_OPS], other[LAYERED_OPS];
+        timing one[LAYERED_OPS], other[LAYERED_OPS];
         layered_measure(b, state, SC_LAYOUT_CONTIGUOUS, one);
         layered_measure(b, state, SC_LAYOUT_PAGE_MAJOR, other);
         for (int i = 0; i < LAYERED_OPS; i++) {

@@ -92,7 +92,7 @@ void movable_close(const movable &m)
 }
 
 /* `slots`: SLOTS of them, in random order. */
-double move_us(const bench &b, const movable &m, move_kind kind, const int32_t *slots)
+timing move_us(const bench &b, const movable &m, move_kind kind, const int32_t *slots)
 {
     return graph_us(b.stream, 8, [&](uint32_t i) {
         sc_k_move_params p = {};

@@ -127,10 +127,24 @@ inline void shuffle(int32_t *out, uint32_t count, uint32_t seed)
     }
 }
 
-/* Median time in us of `once`, which is `calls` calls. After a pause, such as a large allocation,
+/* Times of a call in us: the median, which stands for it, the least, the 99th per cent, and how
+ * often it was taken. */
+struct timing {
+    double us, least, p99;
+    int count;
+    operator double() const { return us; }
+};
+
+inline timing timing_of(std::vector<double> us)
+{
+    std::sort(us.begin(), us.end());
+    return {us[us.size() / 2], us[0], us[(us.size() * 99 - 1) / 100], (int)us.size()};
+}
+
+/* The time of `once`, which is `calls` calls. After a pause, such as a large allocation,
  * clocks and links are slow for more than a tenth of a second: `once` is run for twice that before
  * the first is timed. */
-template <typename F> double median_us(cudaStream_t stream, uint32_t calls, F once, int repeats)
+template <typename F> timing median_us(cudaStream_t stream, uint32_t calls, F once, int repeats)
 {
     cudaEvent_t from, to;
     std::vector<double> us;
@@ -152,12 +166,11 @@ template <typename F> double median_us(cudaStream_t stream, uint32_t calls, F on
     }
     CUDA_MUST(cudaEventDestroy(from));
     CUDA_MUST(cudaEventDestroy(to));
-    std::sort(us.begin(), us.end());
-    return us[us.size() / 2];
+    return timing_of(us);
 }
 
 /* The time of one call: `calls` of them are captured in a graph, which is replayed. */
-template <typename F> double graph_us(cudaStream_t stream, uint32_t calls, F call, int replays = 9)
+template <typename F> timing graph_us(cudaStream_t stream, uint32_t calls, F call, int replays = 9)
 {
     cudaGraph_t graph;
     cudaGraphExec_t exec;
@@ -165,7 +178,7 @@ template <typename F> double graph_us(cudaStream_t stream, uint32_t calls, F cal
     for (uint32_t i = 0; i < calls; i++) call(i);
     CUDA_MUST(cudaStreamEndCapture(stream, &graph));
     CUDA_MUST(cudaGraphInstantiate(&exec, graph, 0));
-    double us = median_us(stream, calls, [&] { CUDA_MUST(cudaGraphLaunch(exec, stream)); },
+    timing us = median_us(stream, calls, [&] { CUDA_MUST(cudaGraphLaunch(exec, stream)); },
         replays);
     CUDA_MUST(cudaGraphExecDestroy(exec));
     CUDA_MUST(cudaGraphDestroy(graph));
@@ -173,10 +186,10 @@ template <typename F> double graph_us(cudaStream_t stream, uint32_t calls, F cal
 }
 
 /* How much faster `other` is than `once`, in per cent of its time (100: as fast), and the time of
- * `once` in us. They take turns, and each pair gives a ratio, of which this is the median: a link
+ * `once`. They take turns, and each pair gives a ratio, of which this is the median: a link
  * or a clock that changes changes both. */
 template <typename F, typename G>
-double paired_percent(cudaStream_t stream, G other, F once, double *us_out, int pairs = 15)
+double paired_percent(cudaStream_t stream, G other, F once, timing *us_out, int pairs = 15)
 {
     cudaEvent_t at[3];
     std::vector<double> percent, us;
@@ -200,13 +213,12 @@ double paired_percent(cudaStream_t stream, G other, F once, double *us_out, int 
     }
     for (cudaEvent_t event : at) CUDA_MUST(cudaEventDestroy(event));
     std::sort(percent.begin(), percent.end());
-    std::sort(us.begin(), us.end());
-    *us_out = us[us.size() / 2];
+    *us_out = timing_of(us);
     return percent[percent.size() / 2];
 }
 
 /* The same for calls made one after the other. */
-template <typename F> double eager_us(cudaStream_t stream, uint32_t calls, F call, int repeats = 9)
+template <typename F> timing eager_us(cudaStream_t stream, uint32_t calls, F call, int repeats = 9)
 {
     return median_us(stream, calls, [&] {
         for (uint32_t j = 0; j < calls; j++) call(j);

@@ -9,7 +9,9 @@
 
 extern "C" {
 #include "bars.h"
+#include "machine.h"
 }
+#include "gpu_probe.cuh"
 #include "statecache/statecache.h"
 
 namespace {
@@ -17,7 +19,8 @@ namespace {
 /* One figure of the table, as --json gives it. */
 struct figure {
     std::string section, name;
-    double us, value;
+    probe::timing time;
+    double value;
     const char *unit;
     struct bench_bar bar;
 };
@@ -26,7 +29,7 @@ struct bench {
     sc_backend *backend;
     cudaStream_t stream;
     double limit; /* bytes a us */
-    const char *only, *device;
+    const char *only;
     bool bars, json;
     std::string section;
     std::vector<figure> figures;
@@ -43,21 +46,22 @@ void json_string(const std::string &text)
     putchar('"');
 }
 
-/* One object, on a line. */
+/* One object, on a line: p50 is the figure in its unit, us the time that it comes from. */
 void print_json(const bench &b, const figure &f)
 {
     printf("{\"v\":1,\"bench\":\"gpu\",\"params\":{\"section\":");
     json_string(f.section);
-    printf("},\"gpu\":");
-    json_string(b.device);
-    printf(",\"metric\":");
+    printf("},\"metric\":");
     json_string(f.name);
-    printf(",\"us\":%.3f,\"p50\":%.5g,\"unit\":", f.us, f.value);
+    printf(",\"unit\":");
     json_string(f.unit);
+    printf(",\"n\":%d,\"p50\":%.5g,\"us\":%.3f,\"us_min\":%.3f,\"us_p99\":%.3f",
+        f.time.count, f.value, f.time.us, f.time.least, f.time.p99);
     if (f.bar.kind != BENCH_BAR_NONE)
         printf(",\"bar\":%.5g,\"bar_is\":\"%s\",\"met\":%s", f.bar.limit,
             f.bar.kind == BENCH_BAR_MOST ? "at most" : "at least",
             bench_bar_met(f.bar, f.value) ? "true" : "false");
+    bench_machine_write(stdout);
     printf("}\n");
 }
 
@@ -68,24 +72,25 @@ void heading(bench &b, const char *text)
 }
 
 /* A figure; its bar, if not 0, is to be reached, or not to be passed (`at_most`). */
-void report(bench &b, const char *name, double us, double value, const char *unit, double bar,
-    bool at_most)
+void report(bench &b, const char *name, const probe::timing &time, double value, const char *unit,
+    double bar, bool at_most)
 {
     bench_bar_kind kind = bar <= 0.0 ? BENCH_BAR_NONE : at_most ? BENCH_BAR_MOST : BENCH_BAR_LEAST;
-    b.figures.push_back({b.section, name, us, value, unit, {kind, bar}});
+    b.figures.push_back({b.section, name, time, value, unit, {kind, bar}});
     if (b.json)
         print_json(b, b.figures.back());
     else
-        printf("  %-46s %11.2f us %9.3f %s\n", name, us, value, unit);
+        printf("  %-46s %11.2f us %9.3f %s\n", name, time.us, value, unit);
     fflush(stdout);
 }
 
-void line(bench &b, const char *what, double us, double bytes, double bar_percent)
+void line(bench &b, const char *what, const probe::timing &us, double bytes, double bar_percent)
 {
     report(b, what, us, 100.0 * bytes / b.limit / us, "% of limit", bar_percent, false);
 }
 
-void line_ratio(bench &b, const char *what, double us, double bytes, double bar_ratio)
+void line_ratio(bench &b, const char *what, const probe::timing &us, double bytes,
+    double bar_ratio)
 {
     report(b, what, us, us / (bytes / b.limit), "x limit", bar_ratio, true);
 }

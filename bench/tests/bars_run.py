@@ -2,6 +2,7 @@
 """`--bars` of every benchmark, as a user runs it: each bar has a line of the form that people and
 programs read, the status is 1 exactly if one is missed, and JSON is not disturbed."""
 import json
+import os
 import pathlib
 import re
 import subprocess
@@ -14,8 +15,10 @@ TINY_KERNELS = ("--quick", "--rounds", "1", "--pool-mib", "4", "--tokens-max", "
 
 
 def run(name, *arguments):
+    commit = {**os.environ, "SC_BENCH_GIT": "0123456789ab"}
+    commit.pop("SC_BENCH_DIRTY", None)
     return subprocess.run([sys.argv[1], name, *map(str, arguments)], capture_output=True, text=True,
-                          timeout=600, check=False)
+                          timeout=600, check=False, env=commit)
 
 
 def met(value, sign, limit):
@@ -50,6 +53,13 @@ def judge(done, text):
     return names, missed
 
 
+def measured_where(line):
+    """What every object ends with; the commit comes from the environment (run() sets it)."""
+    return (line["git"] == "0123456789ab" and line["dirty"] is False and line["gpu"] is None
+            and "gcc" in line["build"] and re.fullmatch(r".+, [1-9]\d* threads", line["host"])
+            and re.fullmatch(r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\dZ", line["utc"]))
+
+
 def main():
     # A missed bar, whatever the machine: the limit was not measured.
     done = run("kernels", *TINY_KERNELS, "--op", "chunk", "--no-sgemm", "--bars")
@@ -61,7 +71,9 @@ def main():
     done = run("kernels", *TINY_KERNELS, "--op", "decode", "--json", "--bars")
     names, _ = judge(done, done.stderr)
     assert len(names) == 6 and all("decode" in name for name in names), names
-    assert all(json.loads(line)["bench"] == "kernels" for line in done.stdout.splitlines())
+    objects = [json.loads(line) for line in done.stdout.splitlines()]
+    assert all(x["bench"] == "kernels" for x in objects), objects
+    assert all(measured_where(x) for x in objects), objects
     # States that a cache holds tell nothing of memory.
     machine = json.loads(done.stdout.splitlines()[0])
     for op, word in (("decode", "of x *= c in place"), ("replay", "faster than decode")):

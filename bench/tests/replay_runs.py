@@ -181,13 +181,18 @@ def too_few_pages_preempt_and_change_no_bit():
 
 
 @test
+def forget_times(result):
+    """Leaves what does not depend on when, and on how many threads, a run was made."""
+    for item in (result, result["cached"]):
+        for name in [name for name in item if name.endswith("_s")]:
+            del item[name]
+    del result["params"]["threads"], result["utc"]
+
+
 def same_options_same_decisions_whatever_the_threads():
     results = [replay(*SMALL, "--check", "5", "--threads", threads) for threads in "113"]
     for result in results:
-        for item in (result, result["cached"]):
-            for name in [name for name in item if name.endswith("_s")]:
-                del item[name]
-        del result["params"]["threads"]
+        forget_times(result)
     assert results[0] == results[1] == results[2]
 
 
@@ -310,10 +315,7 @@ def overlapped_runs_repeat_and_too_few_pages_preempt_there_too():
     for result in results:
         assert_checked(result, least=6)
         assert result["cached"]["preempted"] > 0, result["cached"]
-        for item in (result, result["cached"]):
-            for name in [name for name in item if name.endswith("_s")]:
-                del item[name]
-        del result["params"]["threads"]
+        forget_times(result)
     assert results[0] == results[1]
     dry = replay("--no-compute", "--requests", "60", "--running", "4", "--in-flight", "2",
                  "--draft", "2", *EVERYTHING)["cached"]
