@@ -6,6 +6,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "base/clock.h"
 #include "bench_common.h"
 
 #ifdef __OPTIMIZE__
@@ -52,7 +53,7 @@ static json_t *host_text(void)
 static json_t *now_text(void)
 {
     char text[32];
-    time_t now = time(NULL);
+    time_t now = (time_t)sc_clock_utc_s();
     struct tm utc;
     strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&now, &utc));
     return json_string(text);

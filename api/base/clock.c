@@ -22,3 +22,8 @@ uint64_t sc_clock_thread_ns(void)
 {
     return read_ns(CLOCK_THREAD_CPUTIME_ID);
 }
+
+int64_t sc_clock_utc_s(void)
+{
+    return (int64_t)(read_ns(CLOCK_REALTIME) / 1000000000u);
+}

@@ -180,7 +180,6 @@ def too_few_pages_preempt_and_change_no_bit():
     run("replay", *SMALL, "--kv-pages", "20", code=2)
 
 
-@test
 def forget_times(result):
     """Leaves what does not depend on when, and on how many threads, a run was made."""
     for item in (result, result["cached"]):
@@ -189,6 +188,7 @@ def forget_times(result):
     del result["params"]["threads"], result["utc"]
 
 
+@test
 def same_options_same_decisions_whatever_the_threads():
     results = [replay(*SMALL, "--check", "5", "--threads", threads) for threads in "113"]
     for result in results:
