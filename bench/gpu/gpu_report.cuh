@@ -47,7 +47,7 @@ void json_string(const std::string &text)
 }
 
 /* One object, on a line: p50 is the figure in its unit, us the time that it comes from. */
-void print_json(const bench &b, const figure &f)
+void print_json(const figure &f)
 {
     printf("{\"v\":1,\"bench\":\"gpu\",\"params\":{\"section\":");
     json_string(f.section);
@@ -78,7 +78,7 @@ void report(bench &b, const char *name, const probe::timing &time, double value,
     bench_bar_kind kind = bar <= 0.0 ? BENCH_BAR_NONE : at_most ? BENCH_BAR_MOST : BENCH_BAR_LEAST;
     b.figures.push_back({b.section, name, time, value, unit, {kind, bar}});
     if (b.json)
-        print_json(b, b.figures.back());
+        print_json(b.figures.back());
     else
         printf("  %-46s %11.2f us %9.3f %s\n", name, time.us, value, unit);
     fflush(stdout);
