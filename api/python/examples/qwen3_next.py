@@ -9,12 +9,18 @@ A linear layer of transformers keeps a conv window [channels, width] and a state
 slot has [width - 1, channels] and [heads, V, K]. The forward reads the source slot in place and
 writes the destination, also where a state is to be saved on the way; KV is kept in pages, by id.
 """
+import sys
+
 import numpy as np
 import torch
-from transformers import Qwen3NextConfig, Qwen3NextForCausalLM
-from transformers.cache_utils import DynamicCache, LinearAttentionLayer
 
-import statecache as sc
+# Where these packages are installed, transformers takes their kernels, which need a GPU.
+sys.modules.update(dict.fromkeys(("fla", "causal_conv1d")))
+
+from transformers import Qwen3NextConfig, Qwen3NextForCausalLM  # noqa: E402
+from transformers.cache_utils import DynamicCache, LinearAttentionLayer  # noqa: E402
+
+import statecache as sc  # noqa: E402
 
 PAGE = 16
 
