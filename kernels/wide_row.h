@@ -100,4 +100,11 @@ SC_REF_INLINE void wide_fetch_here(const uint8_t *from, size_t bytes)
         __asm__ volatile("prefetcht0 %0" : : "m"(from[AHEAD_BYTES + line]));
 }
 
+/* What is a head ahead, into the second cache, in which there is room for it. */
+SC_REF_INLINE void wide_fetch_far(const uint8_t *from, size_t bytes)
+{
+    UNROLL for (size_t line = 0; line < bytes; line += 64)
+        __asm__ volatile("prefetcht1 %0" : : "m"(from[line]));
+}
+
 #endif

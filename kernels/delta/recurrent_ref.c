@@ -93,6 +93,16 @@ SC_REF_INLINE void decode_block(const sc_k_decode_params *p, uint32_t r, int64_t
 }
 
 #ifdef __AVX2__
+/* The state that is worked on after element `at` of row r: that of its next head, or of the next
+ * row's first. */
+SC_REF_INLINE const uint8_t *decode_next(const sc_k_decode_params *p, uint32_t r, int64_t at)
+{
+    const int32_t *source = sc_host_ptr(p->source);
+    int64_t head = delta_at(&p->shape, 1, 0), end = delta_at(&p->shape, p->shape.v_heads, 0);
+    if (at + head < end) return wide_at(&p->state, source[r], at + head);
+    return r + 1 < p->row_count ? wide_at(&p->state, source[r + 1], at + head - end) : NULL;
+}
+
 SC_REF_INLINE void decode_rows(const sc_k_decode_params *p, uint32_t r, int64_t at,
     uint32_t rows, struct tokens *x)
 {
@@ -105,7 +115,7 @@ SC_REF_INLINE void decode_rows(const sc_k_decode_params *p, uint32_t r, int64_t 
         .from = wide_at(&p->state, ((const int32_t *)sc_host_ptr(p->source))[r], at),
         .to = {wide_at(&p->state, ((const int32_t *)sc_host_ptr(p->dest))[r], at),
             wide_at(&p->state, save != NULL ? save[r] : 0, at)},
-        .rows = rows, .dtype = p->state.dtype};
+        .next = decode_next(p, r, at), .rows = rows, .dtype = p->state.dtype};
     wide_stream_run(&w, p->shape.k_dim, x);
 }
 
@@ -115,7 +125,8 @@ SC_REF_INLINE void decode_begin(const sc_k_decode_params *p, uint32_t r, uint32_
 {
     if (p->initial.base != 0) return;
     const int32_t *source = sc_host_ptr(p->source);
-    wide_stream_begin(wide_at(&p->state, source[r], delta_at(&p->shape, hv, 0)), p->shape.v_dim,
+    int64_t at = delta_at(&p->shape, hv, 0);
+    wide_stream_begin(wide_at(&p->state, source[r], at), decode_next(p, r, at), p->shape.v_dim,
         part);
 }
 #else

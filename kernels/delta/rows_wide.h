@@ -28,6 +28,11 @@ SC_REF_INLINE bool v4_least(v4 a, float by, float least)
         == 15;
 }
 
+SC_REF_INLINE bool v4_ordered(v4 a)
+{
+    return _mm_movemask_ps(_mm_cmpord_ps((__m128)a, (__m128)a)) == 15;
+}
+
 /* Does each of `n` rows of a bf16 state write so much that a step may fuse it (rows_plain.h)? */
 SC_REF_INLINE bool wide_fuses(const float *write, uint32_t n, float k_least)
 {
@@ -187,6 +192,7 @@ SC_REF_INLINE void wide_steps(float *block, uint32_t rows, uint32_t k_dim, struc
 struct wide_stream {
     const uint8_t *from; /* NULL: zeros */
     uint8_t *to[2];      /* NULL: not stored */
+    const uint8_t *next; /* the same rows of the head that comes then; NULL: it is not known */
     uint32_t rows;
     sc_dtype dtype;
 };
@@ -213,27 +219,33 @@ struct wide_group {
     _Alignas(64) float old[STREAM_ROWS][NV_MAX * 16]; /* fp32: decayed */
     float write[STREAM_ROWS];                         /* times k: what is added */
     uint32_t v;
-    bool fused;
+    bool fused; /* and no NaN is to be rounded */
 };
 
 /* How much more of a head is fetched while its token is prepared (wide_stream_begin()); rows use
  * that up evenly. */
 enum { BEGIN_ROW_BYTES = 16 };
 
-/* While a group is read and written, a group further on is fetched: `part` of `parts` of it. */
+/* While a group is read and written, a group further on is fetched, and the same group of the next
+ * head: `part` of `parts` of it. Prefetches of the processor's own end at each page, and those into
+ * the nearest cache are too few under way to hide that; from the second one they come at once. */
 SC_REF_INLINE void wide_stream_fetch(const struct wide_stream *w, uint32_t v, uint32_t part,
     uint32_t parts, size_t group_bytes)
 {
-    size_t at = v * (group_bytes / STREAM_ROWS) + (w->rows - v) * BEGIN_ROW_BYTES;
-    if (w->from != NULL)
-        wide_fetch_here(w->from + at + group_bytes / parts * part, group_bytes / parts);
+    size_t at = v * (group_bytes / STREAM_ROWS), bytes = group_bytes / parts;
+    size_t ahead = (w->rows - v) * BEGIN_ROW_BYTES;
+    if (w->from != NULL) wide_fetch_here(w->from + at + ahead + bytes * part, bytes);
+    if (w->next != NULL) wide_fetch_far(w->next + at + ahead + bytes * part, bytes);
 }
 
 /* Third `part` (0 .. 2) of what is fetched while a token is prepared. */
-SC_REF_INLINE void wide_stream_begin(const uint8_t *from, uint32_t rows, uint32_t part)
+SC_REF_INLINE void wide_stream_begin(const uint8_t *from, const uint8_t *next, uint32_t rows,
+    uint32_t part)
 {
-    size_t bytes = (size_t)rows * BEGIN_ROW_BYTES / 3;
-    if (from != NULL) wide_fetch(from + bytes * part, bytes);
+    size_t bytes = (size_t)rows * BEGIN_ROW_BYTES / 3, at = bytes * part;
+    if (from != NULL) wide_fetch(from + at, bytes);
+    for (size_t line = 0; next != NULL && line < bytes; line += 64)
+        wide_fetch_far(next + at + line, 64);
 }
 
 /* Their sums become what they write and give. */
@@ -253,6 +265,8 @@ SC_REF_INLINE void wide_stream_solve(struct wide_group *g, uint32_t v, uint32_t 
         x->o[v + r] = query[r] * q_scale + g->write[r] * x->kq[0];
     }
     g->fused = dtype == SC_DTYPE_BF16 && wide_fuses(g->write, n, x->k_least[0]);
+    UNROLL for (uint32_t r = 0; r < n && n != 4; r++) g->fused &= x->o[v + r] == x->o[v + r];
+    if (n == 4) g->fused &= v4_ordered(v4_load(x->o + v));
 }
 
 /* The first pass: decay, read, output. */
@@ -307,6 +321,42 @@ static __attribute__((noinline, cold)) void wide_stream_apart(const struct wide_
     }
 }
 
+/* Are k and alpha loaded once for all rows of a bf16 state? Not where rounding is arithmetic, which
+ * takes the registers. */
+#ifdef __AVX512BF16__
+enum { WRITE_TOGETHER = 1 };
+#else
+enum { WRITE_TOGETHER = 0 };
+#endif
+
+/* The second of a bf16 state, all rows together. */
+SC_REF_INLINE void wide_stream_write_bf16(const struct wide_stream *w, struct wide_group *g,
+    uint32_t n, uint32_t nv, const struct tokens *x)
+{
+    size_t row_bytes = (size_t)nv * 16 * 2;
+    v16 u[STREAM_ROWS];
+    UNROLL for (uint32_t r = 0; r < n; r++) u[r] = v16_set(g->write[r]);
+    UNROLL for (uint32_t i = 0; i < nv; i += 2) {
+        v16 key[2], alpha[2];
+        if (n == STREAM_ROWS) wide_stream_fetch(w, g->v, (nv + i) / 2, nv, n * row_bytes);
+        UNROLL for (uint32_t l = 0; l < 2; l++) {
+            key[l] = v16_load(x->k + 16 * (i + l));
+            alpha[l] = v16_load(x->alpha + 16 * (i + l));
+        }
+        UNROLL for (uint32_t r = 0; r < n; r++) {
+            v16 s[2];
+            UNROLL for (uint32_t l = 0; l < 2; l++)
+                s[l] = v16_fma(v16_load(g->old[r] + 16 * (i + l)), alpha[l],
+                    v16_mul(u[r], key[l]));
+            v32h least = v32h_none(), half = v32h_narrow(s, &least);
+            UNROLL for (uint32_t j = 0; j < 2; j++)
+                if (w->to[j] != NULL)
+                    v32h_store((uint16_t *)(void *)(w->to[j] + (g->v + r) * row_bytes) + 16 * i,
+                        half);
+        }
+    }
+}
+
 /* The second. */
 SC_REF_INLINE void wide_stream_write(const struct wide_stream *w, struct wide_group *g, uint32_t n,
     uint32_t nv, sc_dtype dtype, const struct tokens *x)
@@ -314,6 +364,10 @@ SC_REF_INLINE void wide_stream_write(const struct wide_stream *w, struct wide_gr
     size_t row_bytes = (size_t)nv * 16 * (dtype == SC_DTYPE_F32 ? 4 : 2);
     if (dtype == SC_DTYPE_BF16 && __builtin_expect(!g->fused, 0)) {
         wide_stream_apart(w, g, n, nv * 16, x);
+        return;
+    }
+    if (dtype == SC_DTYPE_BF16 && WRITE_TOGETHER) {
+        wide_stream_write_bf16(w, g, n, nv, x);
         return;
     }
     UNROLL for (uint32_t r = 0; r < n; r++) {
