@@ -2,6 +2,7 @@
 /* Chooses a kernel row. Overrides come from the environment and are read once, so that a choice
  * cannot change between two steps of one process. */
 #include "kernel_resolve.h"
+#include "replay/replay_rows.h"
 #include "ssm/ssm_rows.h"
 
 #include <pthread.h>
@@ -102,13 +103,13 @@ static const struct sc_kernel_row kda_update_rows[] =
 static const struct sc_kernel_row move_rows[] =
     ROWS(REF_PLAIN | SC_KF_I8, sc_k_move, NO_HEADS);
 static const struct sc_kernel_row replay_delta_rows[] =
-    HOST_ROWS(REF_STATE, sc_k_replay_delta, HEADS);
+    BF16_HOST_ROWS(REF_STATE, sc_k_replay_delta, HEADS);
 static const struct sc_kernel_row replay_delta_fold_rows[] =
-    HOST_ROWS(REF_STATE, sc_k_replay_delta_fold, HEADS);
+    BF16_HOST_ROWS(REF_STATE, sc_k_replay_delta_fold, HEADS);
 static const struct sc_kernel_row replay_ssm_rows[] =
-    HOST_ROWS(REF_STATE, sc_k_replay_ssm, HEADS);
+    BF16_HOST_ROWS(REF_STATE, sc_k_replay_ssm, HEADS);
 static const struct sc_kernel_row replay_ssm_fold_rows[] =
-    HOST_ROWS(REF_STATE, sc_k_replay_ssm_fold, HEADS);
+    BF16_HOST_ROWS(REF_STATE, sc_k_replay_ssm_fold, HEADS);
 
 struct op_table {
     const char *name;

@@ -21,6 +21,7 @@
 #ifdef __AVX2__
 #include "replay/delta_flush_wide.h"
 #endif
+#include "replay/replay_rows.h"
 #include "replay/ring.h"
 
 /* One row of a call, and where in the ring its records lie. */

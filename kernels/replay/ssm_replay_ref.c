@@ -11,6 +11,7 @@
  * Bytes moved: APPEND the state once in, the records in, one record out; FLUSH the state in and
  * out, the records in. */
 #include "kernel_dispatch.h"
+#include "replay/replay_rows.h"
 #include "replay/ring.h"
 #include "ssm/ssm_step.h"
 #ifdef __AVX2__
