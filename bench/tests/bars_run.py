@@ -11,6 +11,7 @@ import tempfile
 
 LINE = re.compile(r"bar (\S.*): (not measured|\S+)( \S+)? "
                   r"\(must (<=|>=|be within 3 % of) (\S+)( \S+)?\)")
+NO_BAR = re.compile(r"bar (\S.*): (\S+)( \S+)? \(no bar: (\S.*)\)")
 TINY_KERNELS = ("--quick", "--rounds", "1", "--pool-mib", "4", "--tokens-max", "64")
 
 
@@ -34,7 +35,8 @@ def met(value, sign, limit):
 
 def judge(done, text):
     """The names of bars in `text`, after a look at their form and at the status."""
-    lines = [line for line in text.splitlines() if line.startswith("bar ")]
+    lines = [line for line in text.splitlines() if line.startswith("bar ")
+             and not NO_BAR.fullmatch(line)]
     bars = [LINE.fullmatch(line) for line in lines]
     assert all(bars), [line for line, bar in zip(lines, bars) if not bar]
     missed = [line[8:] for line in text.splitlines() if line.startswith("missed: ")]
@@ -60,6 +62,21 @@ def measured_where(line):
             and re.fullmatch(r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\dZ", line["utc"]))
 
 
+def rings():
+    """Each has a bar or a reason, arithmetic that leaves no room; none where caches hold
+    states, since nothing was measured."""
+    done = run("kernels", *TINY_KERNELS, "--op", "replay", "--json", "--bars")
+    names, _ = judge(done, done.stderr)
+    told = [line for line in done.stderr.splitlines() if NO_BAR.fullmatch(line)]
+    results = [json.loads(line) for line in done.stdout.splitlines()][1:]
+    assert len(told) == sum("no_bar" in result for result in results), done.stderr
+    assert len(names) == sum("bar_ratio" in result for result in results), done.stderr
+    assert len(names) + len(told) == 6, done.stderr
+    for result in results:
+        assert "no_bar" not in result or result["ring_arithmetic"] >= 1, result
+        assert ("no_bar" in result) != ("bar_ratio" in result), result
+
+
 def main():
     # A missed bar, whatever the machine: the limit was not measured.
     done = run("kernels", *TINY_KERNELS, "--op", "chunk", "--no-sgemm", "--bars")
@@ -81,6 +98,7 @@ def main():
         names, missed = judge(done, done.stdout)
         assert len(names) == 6 and all(name.endswith(word) for name in names), names
         assert machine["cache_mib"] < 4 or names == missed, done.stdout
+    rings()
     # No bars at all.
     done = run("kernels", *TINY_KERNELS, "--op", "gates", "--bars")
     assert judge(done, done.stdout)[0] == [] and done.returncode == 0, done

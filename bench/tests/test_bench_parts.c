@@ -337,6 +337,30 @@ START_TEST(bars__lines_are_of_one_form_and_a_missed_one_is_status_1)
 }
 END_TEST
 
+/* It neither counts nor decides, and what is missed stays so. */
+START_TEST(bars__without_a_bar_a_figure_tells_why)
+{
+    const struct bench_bar least = {BENCH_BAR_LEAST, 1};
+    struct bench_bars bars = {0};
+    char *text = NULL;
+    size_t bytes;
+    FILE *out = open_memstream(&text, &bytes);
+    ck_assert_ptr_nonnull(out);
+    bench_bars_excuse(&bars, "ring, batch 1", 0.5, "x", "arithmetic takes 1.10");
+    ck_assert_int_eq(bench_bars_end(&bars, out), BENCH_OK);
+    bench_bars_excuse(&bars, "ring, batch 1", 0.5, "x", "arithmetic takes 1.10");
+    bench_bars_judge(&bars, "ring, batch 4", 0.9, "x", least);
+    ck_assert_int_eq(bench_bars_end(&bars, out), BENCH_CHECK_FAILED);
+    ck_assert_int_eq(fclose(out), 0);
+    ck_assert_str_eq(text, "bar ring, batch 1: 0.5 x (no bar: arithmetic takes 1.10)\n"
+                           "there are no bars for what was measured\n"
+                           "bar ring, batch 1: 0.5 x (no bar: arithmetic takes 1.10)\n"
+                           "bar ring, batch 4: 0.9 x (must >= 1 x)\n"
+                           "0 of 1 bars met\nmissed: ring, batch 4\n");
+    free(text);
+}
+END_TEST
+
 START_TEST(bars__what_was_not_measured_is_missed)
 {
     int code;
@@ -361,6 +385,7 @@ void add_part_cases(Suite *suite)
     tcase_add_test(tcase, page_ids__faults_are_counted);
     tcase_add_test(tcase, bars__lines_are_of_one_form_and_a_missed_one_is_status_1);
     tcase_add_test(tcase, bars__what_was_not_measured_is_missed);
+    tcase_add_test(tcase, bars__without_a_bar_a_figure_tells_why);
     tcase_add_test(tcase, witness__sample_has_a_fifth_of_each_way);
     tcase_add_loop_test(tcase, state__flip_changes_one_bit_of_the_state, 0, 2);
     suite_add_tcase(suite, tcase);
