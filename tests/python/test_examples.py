@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The examples run, and the README shows what they are and print."""
+import contextlib
 import os
 import pathlib
 import re
@@ -31,31 +32,43 @@ def test_example__runs_and_prints_what_is_shown(name):
     assert shown.group(1) == output
 
 
-def test_service__runs_against_one_and_prints_what_is_shown():
+@contextlib.contextmanager
+def service_of(settings):
     program = os.environ.get("STATECACHE_TEST_SERVICE", "")
     if not os.access(program, os.X_OK):
         pytest.skip("statecached is not built")
     sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "service"))
-    from wire import TINY, Service
-    # chunks and policy as ./dev serve has them, with states that are small
-    service = Service(program, TINY.replace("gdn 16", "gdn 64").replace("policy = lru\n", ""))
-    shown = re.search(r"<!-- output: service.py -->\n+```\n(.*?)```", PAGES, re.S)
-    for _ in range(2):  # another process finds what the first one wrote, and prints the same
-        assert run("service.py", f"unix:{service.path}") == shown.group(1)
+    import wire
+    service = wire.Service(program, settings)
+    yield f"unix:{service.path}"
     assert service.stop() == 0
+
+
+def shown(name, which):
+    found = re.search(rf"<!-- output: {name}, {which} -->\n+```\n(.*?)```", PAGES, re.S)
+    assert found, f"no page shows output of {name}, {which}"
+    return found.group(1)
+
+
+def test_service__a_second_process_finds_what_the_first_one_wrote():
+    # chunks and policy as ./dev serve has them, with states that are smaller
+    with service_of("model = qwen3.5-0.8b\nslots = 6\n") as address:
+        for which in ("first", "later", "later"):
+            assert run("service.py", address) == shown("service.py", which)
 
 
 def test_shared_tier__a_second_engine_resumes_what_the_first_computed():
-    program = os.environ.get("STATECACHE_TEST_SERVICE", "")
-    if not os.access(program, os.X_OK):
-        pytest.skip("statecached is not built")
-    sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "service"))
-    from wire import Service
-    service = Service(program, "model = qwen3.5-0.8b\nslots = 6\n")
-    for which in ("first", "later", "later"):
-        shown = re.search(rf"<!-- output: shared_tier.py, {which} -->\n+```\n(.*?)```", PAGES, re.S)
-        assert run("shared_tier.py", f"unix:{service.path}", "qwen3.5-0.8b") == shown.group(1)
-    assert service.stop() == 0
+    with service_of("model = qwen3.5-0.8b\nslots = 6\n") as address:
+        for which in ("first", "later", "later"):
+            assert run("shared_tier.py", address, "qwen3.5-0.8b") == shown("shared_tier.py", which)
+
+
+def test_page_order__what_the_first_example_left_does_not_change_the_second():
+    with service_of("model = qwen3.5-0.8b\nslots = 6\n") as address:
+        assert run("service.py", address) == shown("service.py", "first")
+        for which in ("first", "later"):
+            assert run("shared_tier.py", address, "qwen3.5-0.8b") == shown("shared_tier.py", which)
+        assert run("service.py", address) == shown("service.py", "later")
 
 
 @pytest.mark.parametrize("page", [PACKAGE / "README.md", SERVICE])

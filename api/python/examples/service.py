@@ -34,6 +34,10 @@ def serve(tokens):
 
 
 prompt = np.arange(96, dtype=np.int32)
-serve(prompt)
-serve(np.concatenate([prompt, [7] * 24]).astype(np.int32))
+longer = np.concatenate([prompt, [7] * 24]).astype(np.int32)
+with client.acquire_one(longer) as before:
+    print(f"the service has {before.len} of these {len(longer)} tokens")
+if before.len < len(prompt):  # the first process that is asked for it
+    serve(prompt)
+serve(longer)
 client.close()
