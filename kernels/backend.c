@@ -41,6 +41,11 @@ const char *sc_backend_name(const sc_backend *backend)
     return backend != NULL ? backend->name : NULL;
 }
 
+int32_t sc_backend_device(const sc_backend *backend)
+{
+    return backend != NULL ? backend->device : -1;
+}
+
 sc_status sc_backend_alloc(sc_backend *backend, uint64_t bytes,
     struct sc_backend_memory *memory_out)
 {

@@ -401,6 +401,7 @@ static void open_device(void)
         no_device("the CUDA device cannot be used", error);
         return;
     }
+    cuda_backend.device = device;
     cuda_backend.compute_capability = (uint32_t)(major * 10 + minor);
     cuda_backend.runtime_version = CUDART_VERSION; /* what this was compiled for, linked with */
 }

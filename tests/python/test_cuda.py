@@ -13,6 +13,8 @@ The model is a toy whose state depends on every token and on their order, bit by
 import contextlib
 import functools
 import gc
+import subprocess
+import sys
 import time
 import weakref
 
@@ -20,6 +22,7 @@ import numpy as np
 import pytest
 
 import statecache as sc
+from statecache import _dlpack
 from conftest import PAGE, make_schema
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
@@ -528,6 +531,40 @@ def test_pool__tensors_of_another_device_are_refused(cuda, layout):
     if torch.cuda.device_count() > 1:
         other = tensors_for(schema, "cuda:1", layout)
         refused(sc.Invalid, "device", cuda, layout, other)
+
+
+def test_pool__what_says_to_lie_on_another_device_is_refused(cuda):
+    elsewhere = _dlpack.Tensor(np.zeros(1 << 20, np.uint8), "u8", (2, 1))  # CUDA device 1
+    refused(sc.Invalid, "CUDA device 1.* works on device 0", cuda, "page-major", elsewhere)
+
+
+ON_THE_LAST = """
+import sys, torch
+import statecache as sc
+last = torch.cuda.device_count() - 1
+torch.cuda.set_device(last)
+parts = [sc.Part(0, "recurrent", "f32", (2, 16, 16))]
+schema = sc.Schema("toy", "1", [sc.Group("gdn", 16)], parts, 1)
+theirs = torch.zeros((9, 2, 16, 16), device="cuda")
+for words in ({}, {"memory": [theirs]}):
+    pool = sc.Pool(schema, 8, "contiguous", backend="cuda", **words)
+    view = torch.from_dlpack(pool.tensor(0))
+    assert view.device == theirs.device == torch.device("cuda", last), view.device
+    slots = pool.alloc(2)["id"]
+    view[int(slots[0])].fill_(5)
+    stream = torch.cuda.current_stream()
+    pool.copy([int(slots[0])], pool, [int(slots[1])], stream=stream)
+    assert (view[int(slots[1])] == 5).all() and (view[0] == 0).all()
+"""
+
+
+def test_pool__lies_on_the_device_that_was_current(cuda):
+    """A rank that has selected its device gets the library on it, with memory of either side."""
+    if torch.cuda.device_count() < 2:
+        pytest.skip("there is one CUDA device")
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", ON_THE_LAST], capture_output=True,
+                          text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr
 
 
 def test_view__of_a_device_is_refused(cuda):

@@ -11,6 +11,7 @@ START_TEST(backend__host_by_getter_and_by_name)
     RIG_OK(sc_backend_open("host", &backend));
     ck_assert_ptr_eq(backend, sc_backend_host());
     ck_assert_str_eq(sc_backend_name(backend), "host");
+    ck_assert_int_eq(sc_backend_device(backend), 0);
     ck_assert_uint_eq(backend->compute_capability, 0);
     ck_assert(backend->host_memory);
 }
@@ -27,6 +28,7 @@ START_TEST(backend_open__refuses_null_and_unknown_names)
     ck_assert_ptr_nonnull(strstr(sc_last_error()->text, "CUDA"));
     ck_assert_ptr_null(backend);
     ck_assert_ptr_null(sc_backend_name(NULL));
+    ck_assert_int_eq(sc_backend_device(NULL), -1);
 }
 END_TEST
 

@@ -67,6 +67,10 @@ SC_API sc_backend *sc_backend_host(void);
 SC_API sc_status sc_backend_open(const char *name, sc_backend **backend_out);
 /** Static name; NULL for NULL. */
 SC_API const char *sc_backend_name(const sc_backend *backend);
+/** The number of its device, as its runtime counts them; the host: 0; NULL: -1. "cuda" has one
+ * device in a process: the one that was current when it was first opened. Its calls make that the
+ * current one of their thread. */
+SC_API int32_t sc_backend_device(const sc_backend *backend);
 
 /** One part (layer) of every slot of a pool, as sc_pool_layer_view() gives it: slot s begins at
  * base + s * slot_stride. */

@@ -90,6 +90,7 @@ struct sc_backend {
     const char *name;            /* static */
     uint32_t compute_capability; /* 0: host; 90: sm_90 */
     uint32_t runtime_version;    /* 0: host; 13000: CUDA 13.0 */
+    int32_t device;              /* as the runtime counts them; 0: host */
     bool host_memory;            /* a sc_devptr of this backend is a host address */
     /* NULL, or the row of each operation (NULL: none), chosen once: kernels_choice.h */
     const struct sc_kernel_row *const *rows;

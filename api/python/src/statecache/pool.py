@@ -13,7 +13,7 @@ import numpy as np
 from ._arrays import Array, ArrayLike, dtype_of, exact, pointer_to, whole
 from ._dlpack import (CODES, CPU, CUDA, CUDA_HOST, Memory, Tensor, array_over, device_text,
                       memory_of)
-from ._native import Handle, call, ffi, new_options
+from ._native import Handle, call, ffi, lib, new_options
 from .errors import Busy, Error, Invalid, Mismatch, Unsupported
 from .schema import (DTYPES, KINDS, Part, Schema, Shard, c_shard, c_text, name_in, name_of, part_of)
 
@@ -65,6 +65,8 @@ class Pool:
 
     Memory of the caller is anything with __dlpack__ (numpy, PyTorch) that can be written, on the
     device of `backend`; the pool keeps it until it is closed. Its slot 0 is cleared.
+    `backend` "cuda" has one device in a process: the one that is current when it is first used, so
+    a rank selects its own before (torch.cuda.set_device). Calls make it their thread's current one.
 
     A pool is closed by `close`, at the end of a `with` block, or when nothing refers to it or to
     its memory any more. Closing is refused (Busy) while a cache uses it, a slot is allocated, or an
@@ -76,15 +78,17 @@ class Pool:
                  shard: Optional[Shard] = None, memory: Any = None, backend: str = "host") -> None:
         if not isinstance(schema, Schema):
             raise Invalid(f"schema: a Schema is wanted, not {type(schema).__name__}")
-        self._device = (DEVICES[backend][0] if backend in DEVICES else CPU, 0)
+        self._device = (CPU, 0)
         out = ffi.new("sc_pool **")
         key = 0
         with schema._handle as schema_pointer:
             options, keep = _options(schema_pointer, slot_count, layout, shard)
             if backend != "host":
                 options.backend = _backend(backend)
+                if backend == "cuda":
+                    self._device = (CUDA, int(lib.sc_backend_device(options.backend)))
             if memory is not None:
-                foreign, owners, self._device = _foreign(memory, backend)
+                foreign, owners, self._device = _foreign(memory, backend, self._device)
                 key = next(_keys)
                 _kept[key] = owners
                 foreign.release, foreign.ctx = _release, ffi.cast("void *", key)
@@ -307,8 +311,10 @@ def _backend(name: str) -> Any:
     return out[0]
 
 
-def _foreign(memory: Any, backend: str) -> tuple[Any, list[Memory], tuple[int, int]]:
-    """sc_foreign_memory of one tensor or of one for each part; the tensors; their device."""
+def _foreign(memory: Any, backend: str,
+             device: tuple[int, int]) -> tuple[Any, list[Memory], tuple[int, int]]:
+    """sc_foreign_memory of one tensor or of one for each part; the tensors; their device. That of
+    the backend is `device`."""
     many = isinstance(memory, (list, tuple))
     tensors = [memory_of(one, f"memory[{at}]" if many else "memory")
                for at, one in enumerate(memory if many else [memory])]
@@ -318,6 +324,9 @@ def _foreign(memory: Any, backend: str) -> tuple[Any, list[Memory], tuple[int, i
         if one.device[0] not in DEVICES[backend]:
             raise Invalid(f"memory: a tensor in {device_text(one.device)}, but the pool's backend "
                           f"is {backend}")
+        if one.device[0] == CUDA and one.device != device:
+            raise Invalid(f"memory: a tensor in {device_text(one.device)}, but the library works "
+                          f"on device {device[1]}, which was current when it began")
         if one.device != tensors[0].device:
             raise Invalid("memory: tensors of different devices")
     foreign = ffi.new("sc_foreign_memory *")
