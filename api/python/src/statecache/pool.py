@@ -246,10 +246,12 @@ class Pool:
 
         Without a stream the bytes have arrived when it returns; of a device's work it comes behind
         that of the default stream alone. With `stream` (a torch.cuda.Stream, anything with
-        __cuda_stream__, or the number of a cudaStream_t; 0: the default one) nobody waits: the copy
-        is put in that stream, behind what is there, and can be captured in a graph. `beside`: in a
+        __cuda_stream__, or the number of a cudaStream_t; 0: the default one) the copy is put in
+        that stream, behind what is there, and nobody waits, unless one of the pools lies in host
+        memory that is not pinned; within one device it can be captured in a graph. `beside`: in a
         stream of the library's own, behind what is in `stream` now; `stream` goes on, until `join`.
-        Slots that take part stay allocated and unwritten until the copy has passed.
+        Until the copy has passed, slots that take part stay allocated, none of them is written,
+        and others than that stream read no destination. Host pools alone: done when it returns.
         Errors: those of sc_state_copy, sc_state_copy_beside."""
         if not isinstance(dest, Pool):
             raise Invalid(f"dest: a Pool is wanted, not {type(dest).__name__}")
