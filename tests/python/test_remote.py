@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A statecached as the tier of caches in several processes: sc.Remote, Cache.find, Cache.learn.
 
-    test_remote.py store|check ADDRESS TENANT FIRST COUNT     an engine process of these tests
+    test_remote.py store|check|leave ADDRESS TENANT FIRST COUNT   an engine process of these tests
 """
 import contextlib
 import gc
@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 import statecache as sc
+from statecache import client
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "service"))
 from wire import TINY, Service  # noqa: E402 (needs the path)
@@ -126,6 +127,8 @@ def elsewhere(what, service, tenant, first, count):
 def main(what, address, tenant, first, count):
     """The other process: stores prompts, or resumes them and prints what it got."""
     made = Engine(address, tenant or None, layout="contiguous")
+    if what == "leave":
+        leave(made)
     for prompt in range(int(first), int(first) + int(count)):
         if what == "store":
             made.store(prompt)
@@ -136,6 +139,18 @@ def main(what, address, tenant, first, count):
     if what == "store":
         assert made.cache.stats()["tier_stored"][3] == int(count)
     made.close()
+
+
+def leave(made):
+    """Ends like an interpreter whose cache was left open: it unloads the libraries, while their
+    threads still run. What is there then."""
+    made.store(0)
+    sc.ffi.dlclose(client._library)
+    sc.ffi.dlclose(sc.lib)
+    time.sleep(0.1)
+    there = pathlib.Path("/proc/self/maps").read_text(encoding="utf-8")
+    print(*(f"libstatecache_{name}" in there for name in ("tiers", "client")), flush=True)
+    os._exit(0)
 
 
 @pytest.fixture
@@ -210,6 +225,10 @@ def test_remote__a_service_that_is_gone_is_a_miss_and_comes_back(service):
         time.sleep(1.1)  # so long it is not tried again
         assert made.resume(1)[:2] == (LEN, bits_of(1))
         assert made.learn(2) == (LEN, 0) and made.resume(2)[:2] == (LEN, bits_of(2))
+
+
+def test_remote__the_libraries_stay_while_their_threads_run(service):
+    assert elsewhere("leave", service, "", 0, 1) == ["True", "True"]
 
 
 def test_remote__closing_waits_for_the_tiers(service):

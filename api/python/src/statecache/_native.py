@@ -13,7 +13,14 @@ from typing import Any, Callable, Optional
 from ._abi import INITS, VERSION, ffi
 from .errors import Busy, Invalid, Unsupported, error_of
 
-__all__ = ["Handle", "VERSION", "call", "ffi", "lib", "new_options", "text_of"]
+__all__ = ["Handle", "VERSION", "call", "ffi", "lib", "new_options", "open_library",
+           "text_of"]
+
+
+def open_library(path: str) -> Any:
+    """It stays loaded: threads of its tiers may run on while the interpreter ends, which otherwise
+    unloads it under them."""
+    return ffi.dlopen(path, ffi.RTLD_NOW | ffi.RTLD_NODELETE)
 
 
 def _load() -> Any:
@@ -26,7 +33,7 @@ def _load() -> Any:
     problems = []
     for path in paths:
         try:
-            library = ffi.dlopen(path)
+            library = open_library(path)
         except OSError as problem:
             problems.append(str(problem))
             continue

@@ -28,7 +28,7 @@ from ._arrays import (Array, ArrayLike, Int32, RaggedLike, dtype_of, fill, point
                       ragged, whole)
 from ._dlpack import CODES, CPU, Tensor, array_over, memory_of
 from ._keys import AGAIN, ANSWER, MARK
-from ._native import VERSION, Handle, ffi, lib, new_options, text_of
+from ._native import VERSION, Handle, ffi, lib, new_options, open_library, text_of
 from .errors import (Busy, Error, Invalid, Mismatch, NotFound, Stale, Status, Unsupported,
                      error_of)
 from .lease import Reason, reason_text
@@ -48,7 +48,7 @@ def _client_library() -> Any:
             path = os.environ.get("STATECACHE_CLIENT_LIBRARY") or str(
                 pathlib.Path(__file__).parent / "lib" / "libstatecache_client.so")
             try:
-                library = ffi.dlopen(path)
+                library = open_library(path)
                 found = text_of(library.sc_client_version())
             except (OSError, AttributeError, ffi.error) as problem:
                 raise Unsupported(f"the client's library cannot be loaded: {problem} (it needs "
