@@ -61,7 +61,7 @@ def _namespace(out: Array, ns: Any) -> None:
 
 
 def fill_keys(keys: Array, ns: Any, tokens: Ragged, marks: Optional[RaggedLike],
-               len_max: Any) -> list[Any]:
+              len_max: Any) -> list[Any]:
     """Fills an array of sc_key; returns what must live as long as it is used."""
     _namespace(keys["ns"], ns)
     point_to(keys, "tokens", "token_count", tokens)
