@@ -236,6 +236,10 @@ static sc_status acquire(struct client_call *call, const sc_client_key *keys, ui
             (void)SC_FAULT(each[i], "%.*s", (int)(text->size & 0xffff), text->ptr);
         }
         if (states[i].lease == 0) continue;
+        if (find_map(client, states[i].lease)) { /* another's, who goes on reading it */
+            states[i] = (sc_client_state){.lease = 0};
+            return sc_call_wrong(call, "a lease that is held already");
+        }
         SC_PASS(client->info.files ? map_file(call, states[i].lease, PROT_READ, &data) :
             map_copy(client, states[i].lease, &data));
         states[i].data = data;
@@ -366,7 +370,7 @@ static sc_status begin(struct client_call *call, sc_client_write *write)
         sc_map_bool(&map, "exists", &exists) != SC_OK ||
         sc_map_u64(&map, "write", true, UINT64_MAX, &id) != SC_OK ||
         sc_map_u64(&map, "bytes", true, UINT64_MAX, &bytes) != SC_OK ||
-        bytes != client->info.file_bytes || exists != (id == 0)) {
+        bytes != client->info.file_bytes || exists != (id == 0) || find_map(client, id)) {
         return sc_call_wrong(call, "the beginning of a write");
     }
     if (exists) return SC_OK;

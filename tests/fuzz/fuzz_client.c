@@ -241,6 +241,7 @@ static void acquire(sc_client *client, bool detach)
         FUZZ_CHECK(states[i].len <= keys[i].token_count && (each[i] == SC_OK || !states[i].data));
         (void)sum(states[i].data, states[i].bytes);
     }
+    FUZZ_CHECK(states[0].lease == 0 || states[0].lease != states[1].lease);
     bool detached = detach && states[0].lease != 0 &&
         sc_client_detach(client, &states[0], &kept) == SC_OK;
     (void)sc_client_release(client, states, 2);
