@@ -9,10 +9,13 @@
 #include "base/clock.h"
 #include "bench_common.h"
 
+#define TEXT(number) #number
+#define CHECKED(level) ", assertions " TEXT(level) /* those of the dev preset, 3, cost time */
+
 #ifdef __OPTIMIZE__
-static const char build[] = "optimised gcc " __VERSION__;
+static const char build[] = "optimised gcc " __VERSION__ CHECKED(SC_ASSERT_LEVEL);
 #else
-static const char build[] = "debug gcc " __VERSION__;
+static const char build[] = "debug gcc " __VERSION__ CHECKED(SC_ASSERT_LEVEL);
 #endif
 
 static char gpu[128];

@@ -58,7 +58,8 @@ def judge(done, text):
 def measured_where(line):
     """What every object ends with; the commit comes from the environment (run() sets it)."""
     return (line["git"] == "0123456789ab" and line["dirty"] is False and line["gpu"] is None
-            and "gcc" in line["build"] and re.fullmatch(r".+, [1-9]\d* threads", line["host"])
+            and re.fullmatch("(optimised|debug) gcc .+, assertions [123]", line["build"])
+            and re.fullmatch(r".+, [1-9]\d* threads", line["host"])
             and re.fullmatch(r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\dZ", line["utc"]))
 
 
