@@ -61,7 +61,7 @@ def values(client, seed):
 
 def same(state, client, seed):
     for part, value in zip(client.parts, values(client, seed)):
-        np.testing.assert_array_equal(state.view(*part.key), value)
+        np.testing.assert_array_equal(np.asarray(state.view(*part.key)), value)
 
 
 def test_info__is_what_the_service_said(client):
@@ -155,7 +155,7 @@ def test_memory__arrays_stay_valid_after_release_and_eviction(client):
     client.store(PROMPT[:9], values(client, 5))
     np.testing.assert_array_equal(view, values(client, 4)[1])
     del state, view
-    np.testing.assert_array_equal(tail, values(client, 4)[0][1:])
+    np.testing.assert_array_equal(np.asarray(tail), values(client, 4)[0][1:])
 
 
 def test_memory__goes_with_the_last_array(client):
@@ -201,7 +201,7 @@ def test_write__into_the_staging_file(client):
         state = write.view(0)
         assert state.flags.writeable and not state.any() and "rw-s" in mapping(state)
         state[...] = 7
-        write.view(0, "conv")[...] = 3
+        write.view(0, "conv")[...] = np.uint16(3)
         with pytest.raises(sc.Busy, match="alive"):
             write.commit()
         del state

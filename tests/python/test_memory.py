@@ -32,7 +32,7 @@ def test_view__lies_where_the_library_says(layout):
                     pointer, part.layer, {"conv": 1, "recurrent": 2}[part.kind], 0, layer) == 0
             assert view.ctypes.data == layer.base and view.strides[0] == layer.slot_stride
             assert view.shape == (5, *part.dims) and view.flags.writeable
-            view[3] = 7
+            view[3] = view.dtype.type(7)
             assert (pool.view(part.layer, part.kind)[3] == 7).all()
             del view
         assert pool.needs_gather == (layout == "page-major")
@@ -230,3 +230,64 @@ def test_cuda__is_there_or_says_why_not(schema):
         there = torch.from_dlpack(pool.tensor(0))
         assert there.is_cuda and there.data_ptr() != 0
         del there
+
+
+# ------------------------------------------------------------------------------------- bf16 as bits
+
+def test_bf16__conversions_round_as_hardware_does():
+    values = np.array([0.0, -0.0, 0.75, 1 + 2 ** -8, 1 + 3 * 2 ** -8, np.inf, -np.inf, 3e38,
+                       3.4e38], np.float32)
+    bits = sc.to_bf16(values)
+    assert bits.tolist() == [0, 0x8000, 0x3f40, 0x3f80, 0x3f82, 0x7f80, 0xff80, 0x7f62, 0x7f80]
+    assert np.isnan(sc.from_bf16(sc.to_bf16(np.array([0x7f800001], np.uint32).view(np.float32))))
+    every = np.arange(1 << 16, dtype=np.uint16)
+    back = sc.to_bf16(sc.from_bf16(every))
+    kept = ~np.isnan(sc.from_bf16(every))
+    assert (back[kept] == every[kept]).all() and np.isnan(sc.from_bf16(back[~kept])).all()
+    assert sc.to_bf16(0.75).shape == () and sc.to_bf16([[1, 2]]).shape == (1, 2)
+
+
+BAD_WRITES = [
+    lambda v: v.__setitem__(1, np.float32(0.75)), lambda v: v.__setitem__(1, 0.75),
+    lambda v: v.__setitem__(1, 1), lambda v: v.__setitem__(..., np.ones(128, np.float32)),
+    lambda v: v[1].__setitem__(..., np.ones((3, 128))), lambda v: v.__setitem__((1, 0, 0), 0.5),
+    lambda v: v.fill(0.5), lambda v: v.put([300], 0.5), lambda v: v.__iadd__(1),
+    lambda v: v[1].__imul__(0.5), lambda v: np.add(1.0, 2.0, out=v[1], casting="unsafe"),
+    lambda v: np.copyto(v, 0.5),
+]
+BAD_READS = [
+    lambda v: v + 1, lambda v: v * 0.5, lambda v: 1.0 - v, lambda v: v.sum(), lambda v: v.max(),
+    lambda v: v.mean(), lambda v: np.sum(v),
+    lambda v: v.astype(np.float32), lambda v: v == 0.75, lambda v: v < 3,
+    lambda v: np.exp(v), lambda v: np.matmul(v, v.transpose(0, 2, 1)),
+]
+
+
+def check_bits(pool):
+    view = pool.view(0, "conv")
+    assert isinstance(view, sc.Bf16Bits) and view.dtype == np.uint16
+    view[1] = sc.to_bf16(np.full((3, 128), 0.75))
+    before = np.asarray(view).copy()
+    assert type(before) is np.ndarray and np.shares_memory(np.asarray(view), view)
+    for call in BAD_WRITES:
+        with pytest.raises((sc.Invalid, TypeError)):
+            call(view)
+        assert (np.asarray(view) == before).all()
+    for call in BAD_READS:
+        with pytest.raises(sc.Invalid, match="bf16"):
+            call(view)
+    assert (sc.from_bf16(view[1]) == 0.75).all() and not view[2].any()
+    assert not np.isnan(view).any() and (view == before).all()
+    view[2], view[3] = view[1], 0
+    view[2] ^= np.uint16(0x8000)
+    assert (sc.from_bf16(view[2]) == -0.75).all()
+    view[2, 0, 0] = sc.to_bf16(np.nan)
+    assert np.flatnonzero(np.isnan(view)).tolist() == [2 * 3 * 128]
+    np.testing.assert_array_equal(view, pool.view(0, "conv"))
+    assert type(view.astype(np.int64)) is np.ndarray
+
+
+def test_bf16_view__takes_bits_and_refuses_numbers():
+    with sc.Pool(make_schema(PARTS), 4) as pool:
+        check_bits(pool)
+        gc.collect()  # frames of the exceptions refer to the view

@@ -227,6 +227,8 @@ REFUSALS = [
     ("Cache.learn", sc.Unsupported, lambda w: w.cache.learn(learned(w))),
     ("make_marks", sc.Invalid, lambda w: sc.make_marks([(0, b"short")])),
     ("make_marks", sc.Invalid, lambda w: sc.make_marks([(-1, bytes(16))])),
+    ("to_bf16", sc.Invalid, lambda w: sc.to_bf16(["a"])),
+    ("from_bf16", sc.Invalid, lambda w: sc.from_bf16(np.zeros(3, np.float32))),
     ("raise_for_status", sc.NoSlot, lambda w: sc.raise_for_status([0, -3])),
     ("reason_text", sc.Invalid, lambda w: sc.reason_text("none")),
 ]

@@ -8,6 +8,7 @@ The package is the C library's interface with arrays and exceptions; what a call
 in the headers (statecache/cache.h, pool.h, schema.h). `ffi` and `lib` give all of it, kernels too.
 """
 from ._arrays import Ragged
+from ._bf16 import Bf16Bits, from_bf16, to_bf16
 from ._dlpack import Tensor
 from ._keys import (AGAIN, ANSWER, CONTINUES, COPY, EXTERNAL, HISTORY, LEASE, MARK, OVER, Hints,
                     Namespace, make_marks)
@@ -28,15 +29,15 @@ from .step import RESULT, ROW, SAVED, BlockLayout, Step
 from .tiers import DONE, KvMover, TierConfig, Tiers
 
 __all__ = [
-    "AGAIN", "ANSWER", "Block", "BlockLayout", "Busy", "CONTINUES", "COPY", "Cache", "Client",
-    "ClientInfo", "ConnectionClosed", "Corrupt", "DIFFERS", "DONE", "Denied", "DeviceLost",
-    "EXTERNAL", "Error", "Evicted", "Explanation", "Found", "Group", "HISTORY", "Hints",
-    "Invalid", "IoError", "KvMover", "LEASE", "LEASE_INFO", "Lease", "LeaseInfo",
+    "AGAIN", "ANSWER", "Bf16Bits", "Block", "BlockLayout", "Busy", "CONTINUES", "COPY",
+    "Cache", "Client", "ClientInfo", "ConnectionClosed", "Corrupt", "DIFFERS", "DONE", "Denied",
+    "DeviceLost", "EXTERNAL", "Error", "Evicted", "Explanation", "Found", "Group", "HISTORY",
+    "Hints", "Invalid", "IoError", "KvMover", "LEASE", "LEASE_INFO", "Lease", "LeaseInfo",
     "LeaseState", "LimitReached", "Lost", "MARK", "Mismatch", "Namespace", "NoMemory",
     "NoSlot", "NotFound", "NotNow", "OVER", "Part", "Pool", "PoolInfo", "Quota", "RESULT",
     "ROW", "Ragged", "Reason", "Remote", "SAVED", "SAVE_BRANCH", "SAVE_DECODE",
     "SAVE_DEFAULT", "SAVE_END", "SAVE_PROMPT_END", "SLOT", "Schema", "Shard",
     "SizeOverflow", "Stale", "State", "StatePart", "Status", "Step", "Tensor", "TierConfig",
-    "Tiers", "Unsupported", "Write", "WrongState", "__version__", "ffi", "lib",
-    "make_marks", "raise_for_status", "reason_text",
+    "Tiers", "Unsupported", "Write", "WrongState", "__version__", "ffi", "from_bf16", "lib",
+    "make_marks", "raise_for_status", "reason_text", "to_bf16",
 ]

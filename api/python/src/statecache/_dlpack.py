@@ -18,7 +18,7 @@ from ._arrays import Array
 from .errors import Invalid
 
 CPU, CUDA, CUDA_HOST = 1, 2, 3
-# (DLPack code, bits) and what numpy calls it; bf16 travels as uint16
+# (DLPack code, bits) and what numpy calls it; bf16 travels as its bits (_bf16)
 CODES = {"f32": (2, 32, "<f4"), "bf16": (4, 16, "<u2"), "f16": (2, 16, "<f2"),
          "i32": (0, 32, "<i4"), "u8": (1, 8, "|u1")}
 

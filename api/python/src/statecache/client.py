@@ -26,6 +26,7 @@ import numpy as np
 
 from ._arrays import (Array, ArrayLike, Int32, RaggedLike, dtype_of, fill, point_to, pointer_to,
                       ragged, whole)
+from ._bf16 import shown
 from ._dlpack import CODES, CPU, Tensor, array_over, memory_of
 from ._keys import AGAIN, ANSWER, MARK
 from ._native import VERSION, Handle, ffi, lib, new_options, open_library, text_of
@@ -220,13 +221,13 @@ class State:
         return self._memory
 
     def view(self, layer: int, kind: str = "recurrent", index: int = 0) -> Array:
-        """One part as a read-only array, in place; bf16 as uint16. NotFound: there is no such
-        part, or no state."""
+        """One part as a read-only array, in place; bf16 as its bits (from_bf16). NotFound: there is
+        no such part, or no state."""
         memory, part = self._bytes(), self._client._part(layer, kind, index)
         array = array_over(memory, memory.address + part.offset, part.dims, _dense(part),
                            part.dtype)
         array.flags.writeable = False
-        return array
+        return shown(array, part.dtype)
 
     def tensor(self, layer: int, kind: str = "recurrent", index: int = 0) -> Tensor:
         """The same for `torch.from_dlpack`: any dtype. It must not be written: the memory is
@@ -295,15 +296,20 @@ class Write:
         return filling, int(ffi.cast("uintptr_t", self._struct.data))
 
     def view(self, layer: int, kind: str = "recurrent", index: int = 0) -> Array:
-        """One part as an array to be written, in place; bf16 as uint16."""
-        filling, address = self._memory()
-        part = self._client._part(layer, kind, index)
-        return array_over(filling, address + part.offset, part.dims, _dense(part), part.dtype)
+        """One part as an array to be written, in place; bf16 as its bits, which refuse numbers
+        (to_bf16)."""
+        return shown(*self._array(layer, kind, index))
 
     def tensor(self, layer: int, kind: str = "recurrent", index: int = 0) -> Tensor:
         """The same for `torch.from_dlpack`: any dtype."""
-        return Tensor(self.view(layer, kind, index),
-                      self._client._part(layer, kind, index).dtype, (CPU, 0))
+        array, dtype = self._array(layer, kind, index)
+        return Tensor(array, dtype, (CPU, 0))
+
+    def _array(self, layer: int, kind: str, index: int) -> tuple[Array, str]:
+        filling, address = self._memory()
+        part = self._client._part(layer, kind, index)
+        return array_over(filling, address + part.offset, part.dims, _dense(part),
+                          part.dtype), part.dtype
 
     @property
     def data(self) -> Array:
@@ -313,7 +319,8 @@ class Write:
 
     def fill(self, values: Union[Mapping[Any, Any], Sequence[Any]]) -> None:
         """Copies a whole state: an array or tensor for each part, in the order of `Client.parts`,
-        or by (layer, kind, index). Mismatch: one is missing, or of another shape or dtype."""
+        or by (layer, kind, index); bf16 as tensors, or as bits (to_bf16).
+        Mismatch: one is missing, or of another shape or dtype."""
         parts = self._client.parts
         if isinstance(values, Mapping):
             try:
@@ -325,7 +332,7 @@ class Write:
         if len(given) != len(parts) or len(values) != len(parts):
             raise Mismatch(f"values: {len(values)} for {len(parts)} parts")
         for part, value in zip(parts, given):
-            self.view(*part.key)[...] = _source(part, value)
+            self._array(*part.key)[0][...] = _source(part, value)
 
     def _end(self) -> None:
         if self._struct.write == 0:

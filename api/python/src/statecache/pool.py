@@ -11,6 +11,7 @@ from typing import Any, Optional, Sequence
 import numpy as np
 
 from ._arrays import Array, ArrayLike, dtype_of, exact, pointer_to, whole
+from ._bf16 import shown
 from ._dlpack import (CODES, CPU, CUDA, CUDA_HOST, Memory, Tensor, array_over, device_text,
                       memory_of)
 from ._native import Handle, call, ffi, lib, new_options
@@ -158,13 +159,14 @@ class Pool:
     # ------------------------------------------------------------------------------- its memory
 
     def view(self, layer: int, kind: str = "recurrent", index: int = 0) -> Array:
-        """One part of every slot as an array [slot_count + 1, dims], in place; bf16 as uint16.
+        """One part of every slot as an array [slot_count + 1, dims], in place. bf16: its bits as
+        uint16, which refuse numbers (to_bf16, from_bf16).
 
         Slots that hold snapshots must not be written, nor slot 0. NotFound: the shard has no such
         part. Unsupported: the memory is on a device (take `tensor`)."""
         if self._device[0] not in DEVICES["host"]:
             raise Unsupported("the memory is on a device: take Pool.tensor")
-        return self._array(layer, kind, index)[0]
+        return shown(*self._array(layer, kind, index))
 
     def tensor(self, layer: int, kind: str = "recurrent", index: int = 0) -> Tensor:
         """The same for `torch.from_dlpack` and others: any dtype, also on a device."""
