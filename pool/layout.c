@@ -48,8 +48,10 @@ static sc_status check_options(const sc_pool_options *options)
 {
     SC_REQUIRE(options->schema != NULL);
     SC_REQUIRE(options->layout == SC_LAYOUT_PAGE_MAJOR || options->layout == SC_LAYOUT_CONTIGUOUS);
-    SC_REQUIRE(options->slot_count >= 1);
-    SC_REQUIRE(options->slot_count <= INT32_MAX - 1);
+    if (options->slot_count < 1 || options->slot_count > INT32_MAX - 1) {
+        return SC_FAIL(SC_ERR_INVALID, "slot_count %u: must lie between 1 and %d",
+            options->slot_count, INT32_MAX - 1);
+    }
     return SC_OK;
 }
 
@@ -74,7 +76,8 @@ static sc_status fit_foreign(const sc_pool_options *options, struct sc_pool_layo
         layout->memory_bytes = end + layout->slot_bytes; /* the last slot needs no gap behind it */
     }
     if (foreign->bytes < layout->memory_bytes) {
-        return SC_FAIL(SC_ERR_MISMATCH, "foreign memory of %llu bytes, %llu are needed",
+        return SC_FAIL(SC_ERR_MISMATCH, "foreign memory of %llu bytes, %llu are needed: slot_count "
+            "+ 1 slots, slot 0 is the null slot",
             (unsigned long long)foreign->bytes, (unsigned long long)layout->memory_bytes);
     }
     if (foreign->base > UINT64_MAX - foreign->bytes) {

@@ -518,6 +518,16 @@ uint32_t sc_pool_id_end(const sc_pool *pool)
     return pool->slot_count + 1;
 }
 
+static const char *kind_name(sc_part_kind kind)
+{
+    switch (kind) {
+    case SC_PART_CONV: return "conv";
+    case SC_PART_RECURRENT: return "recurrent";
+    case SC_PART_EXTRA: return "extra";
+    }
+    return "unknown";
+}
+
 sc_status sc_pool_find_part(const sc_pool *pool, uint32_t layer, sc_part_kind kind, uint32_t index,
     uint32_t *part_out)
 {
@@ -537,8 +547,8 @@ sc_status sc_pool_find_part(const sc_pool *pool, uint32_t layer, sc_part_kind ki
         *part_out = low;
         return SC_OK;
     }
-    return SC_FAIL(SC_ERR_NOT_FOUND, "layer %u has no part of kind %d, index %u %s", layer,
-        (int)kind, index, known ? "in this shard" : "in the schema");
+    return SC_FAIL(SC_ERR_NOT_FOUND, "layer %u has no part of kind %s, index %u %s", layer,
+        kind_name(kind), index, known ? "in this shard" : "in the schema");
 }
 
 sc_status sc_pool_part_view(const sc_pool *pool, uint32_t part, sc_layer_view *view_out,

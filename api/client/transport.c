@@ -57,7 +57,8 @@ static sc_status connect_fd(int fd, const struct sockaddr *address, socklen_t by
         bool nobody = code == ENOENT || code == ECONNREFUSED;
         sc_status status = nobody ? SC_ERR_NOT_FOUND : SC_ERR_IO;
         if (code == EACCES || code == EPERM) status = SC_ERR_DENIED;
-        return SC_FAULT_SYS(status, code, "%s: %s", text, strerror(code));
+        return SC_FAULT_SYS(status, code, "%s: %s%s", text, strerror(code),
+            nobody ? ": no statecached listens there" : "");
     }
     return SC_OK;
 }
@@ -118,8 +119,11 @@ sc_status sc_client_connect(const char *address, uint32_t timeout_ms, int *fd_ou
     uint64_t deadline_ns = sc_clock_now_ns() + timeout_ms * UINT64_C(1000000);
     if (strncmp(address, "unix:", 5) == 0) return connect_unix(address + 5, deadline_ns, fd_out);
     if (strncmp(address, "tcp:", 4) == 0) return connect_tcp(address + 4, deadline_ns, fd_out);
-    if (strchr(address, '/')) return connect_unix(address, deadline_ns, fd_out);
-    return SC_FAULT(SC_ERR_INVALID, "address: unix:PATH or tcp:HOST:PORT is expected");
+    if (strchr(address, '/') && !strstr(address, "://")) {
+        return connect_unix(address, deadline_ns, fd_out);
+    }
+    return SC_FAULT(SC_ERR_INVALID, "address: unix:PATH or tcp:HOST:PORT is expected, not %.60s",
+        address);
 }
 
 sc_status sc_client_send(int fd, const void *bytes, size_t count, uint64_t deadline_ns)

@@ -40,18 +40,21 @@ static bool start(struct sd_server *server, struct sd_listener *listener, int fd
     return uv_poll_start(&listener->poll, UV_READABLE, on_client) == 0;
 }
 
-/* A file that a service left behind when it died; false: somebody listens, or it is no socket. */
-static bool left_behind(const struct sockaddr_un *address)
+/* Why a path cannot be had; NULL: nothing is there, or nothing any more that a service left behind
+ * when it died. */
+static const char *taken(const struct sockaddr_un *address)
 {
     struct stat info;
-    if (lstat(address->sun_path, &info) != 0) return errno == ENOENT;
-    if (!S_ISSOCK(info.st_mode)) return false;
+    if (lstat(address->sun_path, &info) != 0) return errno == ENOENT ? NULL : strerror(errno);
+    if (!S_ISSOCK(info.st_mode)) return "it is no socket: --set socket=PATH takes another";
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (fd < 0) return false;
-    bool refused = connect(fd, (const struct sockaddr *)address, sizeof *address) != 0 &&
-        errno == ECONNREFUSED;
+    if (fd < 0) return strerror(errno);
+    bool heard = connect(fd, (const struct sockaddr *)address, sizeof *address) == 0;
+    int code = errno;
     (void)close(fd);
-    return refused && unlink(address->sun_path) == 0;
+    if (heard) return "somebody listens there already: --set socket=PATH takes another";
+    if (code != ECONNREFUSED) return strerror(code);
+    return unlink(address->sun_path) == 0 ? NULL : strerror(errno);
 }
 
 void sd_listen_mode(const struct sd_server *server)
@@ -66,7 +69,8 @@ static bool open_unix(struct sd_server *server)
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     if (strlen(path) >= sizeof address.sun_path) return failed(path, "the path is too long");
     memcpy(address.sun_path, path, strlen(path) + 1);
-    if (!left_behind(&address)) return failed(path, "somebody listens there, or it is no socket");
+    const char *why = taken(&address);
+    if (why) return failed(path, why);
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0) return failed(path, strerror(errno));
     /* Others may connect only where some are allowed; who they are is asked of each. */

@@ -182,7 +182,10 @@ static sc_status draft_depth(const sc_cache *cache, const struct lease *lease, c
 static sc_status check_range(const sc_cache *cache, const struct lease *lease, const sc_row *row,
     uint32_t depth, uint64_t tokens)
 {
-    SC_REQUIRE(row->to > row->from);
+    if (row->to <= row->from) {
+        return SC_FAIL(SC_ERR_INVALID, "lease %u: row from %u to %u has no tokens", lease->id,
+            row->from, row->to);
+    }
     if (row->to <= lease->issued_max || row->to - lease->issued_max <= depth) {
         return SC_FAIL(SC_ERR_INVALID, "lease %u: row to %u has no certain token from %u on",
             lease->id, row->to, lease->issued_max);
@@ -190,7 +193,7 @@ static sc_status check_range(const sc_cache *cache, const struct lease *lease, c
     uint32_t known = lease->token_count;
     if (lease->flights > 0 && known <= lease->issued_max) known = lease->issued_max + 1;
     if (row->to - depth > known) {
-        return SC_FAIL(SC_ERR_INVALID, "lease %u: row to %u of %u tokens", lease->id, row->to,
+        return SC_FAIL(SC_ERR_INVALID, "lease %u: row ends at %u of %u tokens", lease->id, row->to,
             lease->token_count);
     }
     if (row->to > cache->options.lease_token_max) {
@@ -400,8 +403,8 @@ static sc_status step_plan(sc_cache *cache, sc_step number, const sc_row *rows, 
     uint64_t now_ns, sc_batch *batch_out, sc_status *each_out, struct fills *fills_out)
 {
     struct step *step = free_step(cache);
-    if (!step) return SC_FAIL(SC_ERR_BUSY, "%u steps are in flight, depth_max: commit or "
-        "abort one", cache->options.depth_max);
+    if (!step) return SC_FAIL(SC_ERR_BUSY, "steps in flight: %u, which is depth_max: commit "
+        "or abort one", cache->options.depth_max);
     if (number <= cache->step_newest) {
         return SC_FAIL(SC_ERR_INVALID, "step %llu must be above %llu, the last planned",
             (unsigned long long)number, (unsigned long long)cache->step_newest);

@@ -363,3 +363,71 @@ def test_errors__carry_status_text_and_errno(tmp_path):
     assert isinstance(caught.value.status, sc.Status) and str(caught.value).startswith(
         caught.value.status.name)
     assert caught.value.system_code != 0
+
+
+def after_release(w):
+    lease = w.cache.acquire_one(w.ns, TOKENS)
+    lease.release(keep=False)
+    step = w.cache.plan(lease, 0, 40)
+    try:
+        sc.raise_for_status(step.status)
+    finally:
+        step.abort()
+
+
+def refused_row(start, end):
+    def call(w):
+        step = w.cache.plan(w.lease, start, end)
+        try:
+            sc.raise_for_status(step.status)
+        finally:
+            step.abort()
+    return call
+
+
+def other_dtype(w):
+    memory = [np.zeros((5, 2, 16, 16), np.float16)]
+    sc.Pool(w.schema, 4, memory=memory)
+
+
+def too_few_slots(w):
+    sc.Pool(w.schema, 4, memory=[np.zeros((4, 2, 16, 16), np.float32)])
+
+
+def twice_in_flight(w):
+    step = w.cache.plan(w.lease, 0, 16)
+    try:
+        w.cache.plan(w.lease, 16, 40)
+    finally:
+        step.abort()
+
+
+TEXTS = [
+    (lookup(TOKENS.astype(np.int64)), r"int64, int32 is wanted \(\.astype\(np\.int32\)\)"),
+    (lookup("tokens"), "tokens: .*not str: tokenize the text first"),
+    (lookup(["a", "b"]), "tokens: whole numbers.*not str"),
+    (lookup([1.5]), "tokens: whole numbers.*not float"),
+    (lookup([1, 2.5]), "tokens: whole numbers.*not float"),
+    (lambda w: sc.Client("http://127.0.0.1:7077"), "unix:PATH or tcp:HOST:PORT.*not http://127"),
+    (lambda w: sc.Client("unix:/nowhere/socket"), "no statecached listens there"),
+    (lambda w: sc.Client("tcp:127.0.0.1:1"), "no statecached listens there"),
+    (refused_row(0, 60), "row ends at 60 of 40 tokens"),
+    (refused_row(16, 40), "starts at 16, must start at 0"),
+    (refused_row(8, 8), "starts at 8|from 8 to 8 has no tokens"),
+    (after_release, "released already"),
+    (twice_in_flight, "steps in flight: 1, which is depth_max"),
+    (other_dtype, "f16, f32 is wanted"),
+    (too_few_slots, r"slot_count \+ 1: slot 0 is the null slot"),
+    (lambda w: sc.Pool(w.schema, 4, memory=np.zeros(16, np.uint8)), "slot 0 is the null slot"),
+    (lambda w: sc.Pool(w.schema, 0), "^INVALID: slot_count 0: must lie between 1"),
+    (lambda w: w.pool.view(0, "conv"), "no part of kind conv"),
+    (lambda w: sc.Schema.preset("qwen"), "no preset is named 'qwen'; there are .*qwen3-next"),
+    (lambda w: make_schema([sc.Part(0, "recurrent", "f32", 16)]), "dims: a tuple.*not 16"),
+]
+
+
+@pytest.mark.parametrize("number", range(len(TEXTS)))
+def test_text__says_what_to_do(world, number):
+    call, text = TEXTS[number]
+    with pytest.raises(sc.Error, match=text):
+        call(world)

@@ -115,6 +115,9 @@ def lifecycle__a_socket_left_behind_is_taken_over_and_one_in_use_is_not():
     second = subprocess.run([PROGRAM, "--config", str(service.file)], stderr=subprocess.PIPE,
                             timeout=20)
     assert second.returncode == 1 and b"somebody listens" in second.stderr, second
+    plain = subprocess.run([PROGRAM, "--config", str(service.file), "--set",
+                            f"socket={service.file}"], stderr=subprocess.PIPE, timeout=20)
+    assert plain.returncode == 1 and b"it is no socket" in plain.stderr, plain
     Client(service.path).close()
     service.stop(signal.SIGKILL)
     assert os.path.exists(service.path)

@@ -532,7 +532,7 @@ START_TEST(open__refuses_bad_options)
     ck_assert_int_eq(sc_client_open(&options, &client), SC_ERR_INVALID);
     options.struct_size = sizeof options;
     options.address = "http://x";
-    ck_assert_int_eq(sc_client_open(&options, &client), SC_ERR_NOT_FOUND);
+    ck_assert_int_eq(sc_client_open(&options, &client), SC_ERR_INVALID);
     options.address = "nothing";
     ck_assert_int_eq(sc_client_open(&options, &client), SC_ERR_INVALID);
     options.address = "tcp:localhost:x";

@@ -78,7 +78,9 @@ def exact(value: Any, dtype: Any, name: str, count: Optional[int] = None,
     else:
         array = _from_array(value, name)
         if array.dtype != wanted:
-            raise Invalid(f"{name}: dtype {array.dtype}, {wanted} is wanted")
+            hint = f" (.astype(np.{wanted}))" if {array.dtype.kind, wanted.kind} <= {"i", "u"} \
+                else ""
+            raise Invalid(f"{name}: dtype {array.dtype}, {wanted} is wanted{hint}")
         if not array.flags.c_contiguous:
             raise Invalid(f"{name}: not contiguous")
     if array.ndim != ndim and not (ndim == 1 and array.ndim == 0 and count is not None):
@@ -100,7 +102,9 @@ def _from_list(value: Any, wanted: np.dtype[Any], name: str) -> Array:
     if array.size == 0:
         return np.empty(0, wanted)
     if array.dtype.kind not in "iu":
-        raise Invalid(f"{name}: whole numbers that fit {wanted} are wanted")
+        odd = next((type(one).__name__ for one in np.ravel(np.asarray(value, object))
+                    if not isinstance(one, (int, np.integer))), "numbers that large")
+        raise Invalid(f"{name}: whole numbers that fit {wanted} are wanted, not {odd}")
     limits = np.iinfo(wanted)
     if int(array.min()) < limits.min or int(array.max()) > limits.max:
         raise Invalid(f"{name}: whole numbers that fit {wanted} are wanted")
@@ -115,7 +119,8 @@ def _from_array(value: Any, name: str) -> Array:
             return np.from_dlpack(value)
         except Exception as problem:  # whatever the exporter raises: not on the CPU, needs grad
             raise Invalid(f"{name}: {problem}") from None
-    raise Invalid(f"{name}: an array or a list is wanted, not {type(value).__name__}")
+    hint = ": tokenize the text first" if isinstance(value, (str, bytes)) else ""
+    raise Invalid(f"{name}: an array or a list is wanted, not {type(value).__name__}{hint}")
 
 
 def ragged(value: RaggedLike, dtype: Any, name: str, count: Optional[int] = None) -> Ragged:
@@ -134,7 +139,7 @@ def ragged(value: RaggedLike, dtype: Any, name: str, count: Optional[int] = None
         if offsets[0] < 0 or offsets[-1] > values.size or (offsets[1:] < offsets[:-1]).any():
             raise Invalid(f"{name} offsets: must ascend within the {values.size} values")
     elif isinstance(value, (list, tuple)) and (
-            len(value) == 0 or not isinstance(value[0], (int, np.integer))):
+            len(value) == 0 or not isinstance(value[0], (int, float, str, np.number))):
         values, offsets = Ragged.pack(value, dtype)
     else:
         array = value if isinstance(value, (list, range, tuple)) else _from_array(value, name)

@@ -68,6 +68,13 @@ class Memory(NamedTuple):
         return True
 
 
+def dtype_text(code: int, bits: int) -> str:
+    """What a tensor consists of, in words: as this package calls it, else as others do."""
+    names = {one[:2]: name for name, one in CODES.items()}
+    kinds = {0: "int", 1: "uint", 2: "float", 4: "bfloat", 5: "complex", 6: "bool"}
+    return names.get((code, bits), f"{kinds.get(code, f'DLPack type {code} of ')}{bits}")
+
+
 def device_text(device: tuple[int, int]) -> str:
     """A device in words, and by its number in DLPack."""
     names = {CPU: "the memory of the CPU", CUDA: f"the memory of CUDA device {device[1]}",

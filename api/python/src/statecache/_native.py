@@ -10,11 +10,13 @@ import pathlib
 import threading
 from typing import Any, Callable, Optional
 
+import numpy as np
+
 from ._abi import INITS, VERSION, ffi
-from .errors import Busy, Invalid, Unsupported, error_of
+from .errors import Busy, Error, Invalid, Statuses, Unsupported, error_of
 
 __all__ = ["Handle", "VERSION", "call", "ffi", "lib", "new_options", "open_library",
-           "text_of"]
+           "text_of", "with_text"]
 
 
 def open_library(path: str) -> Any:
@@ -66,11 +68,21 @@ def call(name: str, *arguments: Any) -> None:
         raise last_error(status)
 
 
-def last_error(status: int) -> Exception:
+def last_error(status: int) -> Error:
     """The exception for a status that the last call of this thread returned."""
     info = lib.sc_last_error()
     text = text_of(info.text) if info.status == status else ""
     return error_of(status, text or text_of(lib.sc_status_text(status)), info.system_code)
+
+
+def with_text(each: Any) -> Any:
+    """Statuses of a batch, just after the call. If one item failed, with the library's text."""
+    failed = np.flatnonzero(each)
+    if failed.size != 1:
+        return each
+    said = each.view(Statuses)
+    said.text = last_error(int(each[failed[0]])).text
+    return said
 
 
 def new_options(struct: str, **members: Any) -> Any:

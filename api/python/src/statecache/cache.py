@@ -11,7 +11,7 @@ import numpy as np
 from ._arrays import (Array, ArrayLike, Int32, RaggedLike, dtype_of, exact, pointer_to, ragged,
                       whole)
 from ._keys import ANSWER, LEASE, Hints, Namespace, keys_of, requests_of
-from ._native import Handle, call, ffi, lib, new_options, text_of
+from ._native import Handle, call, ffi, lib, new_options, text_of, with_text
 from .errors import Error, Invalid, error_of
 from .lease import LEASE_INFO, Lease
 from .pool import Pool
@@ -32,11 +32,12 @@ _TEXTS = ("policy", "decode_backend", "extend_backend")
 
 
 def raise_for_status(each: Any) -> None:
-    """Raises for the first status of an array that is not 0. Its text is the code's own; just
-    after a call that failed for one item alone, the call's exception text says more."""
+    """Raises for the first status of an array that is not 0. Its text is the library's where one
+    item alone of a batch failed, and `each` is what the call returned; else that of the code."""
     for at, status in enumerate(np.atleast_1d(np.asarray(each))):
         if status:
-            raise error_of(int(status), f"item {at}: {text_of(lib.sc_status_text(int(status)))}")
+            text = getattr(each, "text", "") or text_of(lib.sc_status_text(int(status)))
+            raise error_of(int(status), f"item {at}: {text}")
 
 
 def _members(options: dict[str, Any]) -> dict[str, Any]:
@@ -200,6 +201,7 @@ class Cache:
             call("sc_cache_acquire", pointer, pointer_to(requests, "sc_request"), requests.size,
                  whole(now_ns, "now_ns", 64), pointer_to(leases, "sc_lease"),
                  pointer_to(each, "sc_status"))
+            each = with_text(each)
         del keep
         return leases, each
 
@@ -263,7 +265,8 @@ class Cache:
         `points`: positions to save besides (uint32; an item for each row). `drafts`, `parents`:
         speculative tokens at a row's end. `number`: None counts on from the last. `out`: an int32
         array of at least `layout.words` words (pinned memory, say) that gets the block; None: a
-        new one. Rows that are refused say so in `status` of the step.
+        new one. Rows that are refused (a lease that was released, say) raise nothing: `status` of
+        the step has why, `raise_for_status(step.status)` raises it.
         Errors (nothing is planned): those of sc_step_plan."""
         handles = leases_of(leases)
         rows, keep = rows_of(handles, start, end, points, drafts, parents)
@@ -279,6 +282,7 @@ class Cache:
             step = self._step_last + 1 if number is None else whole(number, "number", 64)
             call("sc_step_plan", pointer, step, pointer_to(rows, "sc_row"), handles.size,
                  whole(now_ns, "now_ns", 64), batch, pointer_to(each, "sc_status"))
+            each = with_text(each)
             self._step_last = step
             if self._layout is None:
                 self._layout = BlockLayout(batch)

@@ -13,6 +13,8 @@ from __future__ import annotations
 import enum
 from typing import Any, Type
 
+import numpy as np
+
 __all__ = ["Busy", "ConnectionClosed", "Corrupt", "Denied", "DeviceLost", "Error", "Invalid",
            "IoError", "LimitReached", "Lost", "Mismatch", "NoMemory", "NoSlot", "NotFound",
            "NotNow", "SizeOverflow", "Stale", "Status", "Unsupported", "WrongState"]
@@ -148,6 +150,12 @@ class Denied(Error):
 class ConnectionClosed(Error):
     """The connection to the service has ended."""
     status = Status.CLOSED
+
+
+class Statuses(np.ndarray):  # type: ignore[type-arg, unused-ignore]
+    """The statuses of a batch in which one item failed, with the library's text for it."""
+
+    text: str = ""
 
 
 _CLASSES: dict[int, Type[Error]] = {int(kind.status): kind for kind in Error.__subclasses__()}

@@ -13,7 +13,7 @@ import numpy as np
 from ._arrays import Array, ArrayLike, dtype_of, exact, pointer_to, whole
 from ._bf16 import shown
 from ._dlpack import (CODES, CPU, CUDA, CUDA_HOST, Memory, Tensor, array_over, device_text,
-                      memory_of)
+                      dtype_text,                      memory_of)
 from ._native import Handle, call, ffi, lib, new_options
 from .errors import Busy, Error, Invalid, Mismatch, Unsupported
 from .schema import (DTYPES, KINDS, Part, Schema, Shard, c_shard, c_text, name_in, name_of, part_of)
@@ -60,7 +60,8 @@ class Pool:
     """Slots for states, one of them the null slot 0, which reads as zeros and is never written.
 
         Pool(schema, slot_count=64)                    memory of its own
-        Pool(schema, slot_count=64, memory=tensor)     memory of the caller: one range ...
+        Pool(schema, slot_count=64, memory=tensor)     memory of the caller: one range of
+                                                       bytes, of whatever dtype ...
         Pool(schema, slot_count=64, memory=[t, ...])   ... or a tensor [slot_count + 1, dims] for
                                                        each part of the shard, in schema order
 
@@ -367,7 +368,7 @@ def _check_parts(schema: Any, options: Any, tensors: Sequence[Memory]) -> None:
         dtype = name_of(DTYPES, part.dtype)
         shape = (options.slot_count + 1, *(local[at].dims[d] for d in range(local[at].dim_count)))
         if (one.code, one.bits) != CODES[dtype][:2]:
-            raise Mismatch(f"memory[{at}]: {one.bits} bits of DLPack type {one.code}, "
-                           f"{dtype} is wanted")
+            raise Mismatch(f"memory[{at}]: {dtype_text(one.code, one.bits)}, {dtype} is wanted")
         if one.shape != shape:
-            raise Mismatch(f"memory[{at}]: shape {one.shape}, {shape} is wanted")
+            raise Mismatch(f"memory[{at}]: shape {one.shape}, {shape} is wanted "
+                           "(slot_count + 1: slot 0 is the null slot)")

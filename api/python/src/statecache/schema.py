@@ -7,7 +7,7 @@ from typing import Any, Optional, Sequence
 
 from ._arrays import whole
 from ._native import Handle, call, ffi, lib, new_options, text_of
-from .errors import Invalid
+from .errors import Invalid, NotFound
 
 DTYPES = {"f32": 1, "bf16": 2, "f16": 3, "i32": 4, "u8": 5}
 KINDS = {"conv": 1, "recurrent": 2, "extra": 3}
@@ -116,8 +116,10 @@ class Schema:
         """A public model ("qwen3-next-80b-a3b"; Schema.presets() lists them) with recurrent states
         of `dtype` ("f32", "bf16") and bf16 conv windows. `revision`: that of the checkpoint;
         without one it is "preset"."""
-        schema = cls._from(_adopt("sc_schema_preset", c_text(name, "name"),
-                                  name_in(DTYPES, dtype, "dtype")))
+        text = c_text(name, "name")
+        if name not in cls.presets():
+            raise NotFound(f"no preset is named {name!r}; there are {', '.join(cls.presets())}")
+        schema = cls._from(_adopt("sc_schema_preset", text, name_in(DTYPES, dtype, "dtype")))
         return schema if revision is None else schema.with_revision(revision)
 
     @staticmethod
@@ -200,6 +202,9 @@ def _adopt(name: str, *arguments: Any) -> Handle:
 
 
 def _fill_part(out: Any, part: Part) -> None:
+    for name, value in (("dims", part.dims), ("blocks", part.blocks)):
+        if not isinstance(value, (list, tuple)):
+            raise Invalid(f"layer {part.layer}: {name}: a tuple is wanted, not {value!r}")
     if len(part.dims) > len(out.dims) or len(part.blocks) > len(out.blocks):
         raise Invalid(f"layer {part.layer}: at most {len(out.dims)} dims and "
                       f"{len(out.blocks)} blocks")
