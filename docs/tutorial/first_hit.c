@@ -44,7 +44,8 @@ static void serve(sc_cache *cache, sc_namespace ns, const sc_layer_view *view, s
     OK(sc_cache_acquire(cache, &request, 1, 0, &lease, &acquired));
     OK(acquired); /* SC_ERR_NO_SLOT would be no error: try again after a release */
     OK(sc_lease_info_get(cache, lease, &info));
-    printf("%u tokens, resumed at %u: %s\n", count, info.resume_len, sc_reason_text(info.reason));
+    printf("%u tokens, resumed at %u (no more: %s)\n", count, info.resume_len,
+        sc_reason_text(info.reason));
 
     sc_row row = {.lease = lease, .from = info.resume_len, .to = count};
     sc_batch batch;

@@ -22,7 +22,8 @@ state = pool.view(layer=0)                 # numpy, in place: [slot, 2, 16, 16]
 def serve(tokens, page_ids):
     lease = cache.acquire_one(ns, tokens)
     info = lease.info
-    print(f"{len(tokens)} tokens, resumed at {info.resume_len}: {sc.reason_text(info.reason)}")
+    why = sc.reason_text(info.reason)
+    print(f"{len(tokens)} tokens, resumed at {info.resume_len} (no more: {why})")
 
     step = cache.plan(lease, info.resume_len, len(tokens))
     sc.raise_for_status(step.status)

@@ -150,7 +150,8 @@ class Explanation:
     reason: Reason
     state_len: tuple[int, ...]  # by tier: device, host, disk, remote
     match_len: int              # leading tokens that the service's index has
-    differs: str                # what stands there: one of DIFFERS
+    differs: str                # what stands there: one of DIFFERS ("mark": another tenant, image,
+                                # or the same tokens computed in other stretches, HISTORY)
     token_here: Optional[int]   # "token"
     token_there: Optional[int]
     tenant_there: str           # "mark": whose it is, if that is known
