@@ -33,7 +33,7 @@ struct bench_judged {
     double value;
     const char *unit;
     struct bench_bar bar;
-    char why[96]; /* not: of no kind */
+    char why[160]; /* not: of no kind */
 };
 struct bench_bars {
     struct bench_judged *judged;

@@ -72,14 +72,15 @@ static const char *row_name(const struct kbench_case *c)
 
 struct ring_rounds {
     double decode[KBENCH_ROUNDS_MAX], append[KBENCH_ROUNDS_MAX], flush[KBENCH_ROUNDS_MAX],
-        read[KBENCH_ROUNDS_MAX], ratio[KBENCH_ROUNDS_MAX];
+        read[KBENCH_ROUNDS_MAX], read_ratio[KBENCH_ROUNDS_MAX], ratio[KBENCH_ROUNDS_MAX];
 };
 
 /* Time of a cycle; `scale_ns` is what x *= c over the same memory took just before. */
 static double ring_round(struct kbench_work *w, uint32_t threads, uint32_t r, double scale_ns,
     struct ring_rounds *rounds)
 {
-    rounds->read[r] = timed(w, kbench_ring_read, threads) / scale_ns;
+    rounds->read[r] = timed(w, kbench_ring_read, threads);
+    rounds->read_ratio[r] = rounds->read[r] / scale_ns;
     rounds->append[r] = timed(w, kbench_ring_append, threads);
     rounds->flush[r] = timed(w, kbench_ring_flush, threads);
     rounds->decode[r] = timed(w, kbench_ring_decode, threads);
@@ -97,7 +98,9 @@ static struct kbench_ring ring_figures(const struct kbench_work *w, struct ring_
         .decode_us = median(rounds->decode, count) / 1e3 / steps / KBENCH_CYCLE,
         .append_us = median(rounds->append, count) / 1e3 / steps / (KBENCH_CYCLE - 1),
         .flush_us = median(rounds->flush, count) / 1e3 / steps,
-        .ratio = median(rounds->ratio, count), .read_ratio = median(rounds->read, count),
+        .ratio = median(rounds->ratio, count),
+        .read_us = median(rounds->read, count) / 1e3 / steps / KBENCH_CYCLE,
+        .read_ratio = median(rounds->read_ratio, count),
         .decode_bytes = (double)kbench_decode_bytes(w) / calls,
         .ring_bytes = (double)kbench_bytes(w) / calls,
         .model_ratio = (double)kbench_decode_bytes(w) / (double)kbench_bytes(w)};

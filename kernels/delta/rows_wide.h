@@ -417,10 +417,23 @@ SC_REF_INLINE void wide_stream_sized(const struct wide_stream *w, uint32_t k_dim
         wide_stream_all(w, 16, dtype, x);
 }
 
+/* From a slot to one slot: compiled without a question for each line. `next` is `from` where it is
+ * not known: that is in a cache, and to fetch it again costs next to nothing. */
+SC_REF_INLINE void wide_stream_one(const struct wide_stream *w, struct tokens *x)
+{
+    struct wide_stream one = {.from = w->from, .to = {w->to[0], NULL},
+        .next = w->next != NULL ? w->next : w->from, .rows = w->rows, .dtype = SC_DTYPE_BF16};
+    if (one.from == NULL || one.to[0] == NULL || one.next == NULL) __builtin_unreachable();
+    wide_stream_all(&one, 8, SC_DTYPE_BF16, x);
+}
+
 /* One token that is ready (x->count == 1), for a k_dim that wide_knows(). */
 SC_REF_INLINE void wide_stream_run(const struct wide_stream *w, uint32_t k_dim, struct tokens *x)
 {
-    if (w->dtype == SC_DTYPE_F32)
+    bool one = w->from != NULL && w->to[0] != NULL && w->to[1] == NULL;
+    if (one && WRITE_TOGETHER && k_dim == 128 && w->dtype == SC_DTYPE_BF16)
+        wide_stream_one(w, x);
+    else if (w->dtype == SC_DTYPE_F32)
         wide_stream_sized(w, k_dim, SC_DTYPE_F32, x);
     else
         wide_stream_sized(w, k_dim, SC_DTYPE_BF16, x);
