@@ -52,9 +52,15 @@ static void serve(sc_cache *cache, sc_namespace ns, const sc_layer_view *view, s
     OK(sc_step_plan(cache, step, &row, 1, 0, &batch, &planned));
     OK(planned);
     const int32_t *block = batch.block; /* row r of the batch is at word r of each array */
-    uint32_t end = (uint32_t)block[batch.at_end];
-    float sum = forward(view, block[batch.at_source], block[batch.at_dest], tokens + row.from,
-        end - row.from);
+    uint32_t end = (uint32_t)block[batch.at_end], at = row.from;
+    int32_t source = block[batch.at_source];
+    for (uint32_t i = 0; i < batch.save_count; i++) { /* states on the way: write every one */
+        uint32_t position = (uint32_t)block[batch.at_save_position + i];
+        forward(view, source, block[batch.at_save_slot + i], tokens + at, position - at);
+        source = block[batch.at_save_slot + i];
+        at = position;
+    }
+    float sum = forward(view, source, block[batch.at_dest], tokens + at, end - at);
     printf("  computed %u tokens, their sum is %.0f\n", end - row.from, sum);
 
     uint32_t kv_count = end / PAGE - row.from / PAGE; /* KV pages that this forward filled */
@@ -109,10 +115,10 @@ int main(void)
         tokens[i] = 7 * i;
         cold += (float)tokens[i];
     }
-    serve(cache, ns, &view, 1, tokens, 48); /* a first prompt */
+    serve(cache, ns, &view, 1, tokens, 50); /* a first prompt */
     serve(cache, ns, &view, 2, tokens, 72); /* its next turn: resumes at 48 */
     printf("the sum of all 72, without a cache: %.0f\n", cold);
-    serve(cache, ns, &view, 3, tokens, 48); /* the first prompt again: see below */
+    serve(cache, ns, &view, 3, tokens, 48); /* the tokens up to there: see below */
 
     /* [drain] */
     sc_room gone;
