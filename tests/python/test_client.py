@@ -230,6 +230,61 @@ def test_write__an_exception_aborts_it(client):
     assert client.call("status")["service"]["writes_open"] == 0
 
 
+def test_write__of_nothing_is_refused(client):
+    held = client.call("status")["service"]["writes_open"]
+    with pytest.raises(sc.WrongState, match="nothing was filled: fill every part"):
+        with client.write(PROMPT[:12]):
+            pass
+    write = client.write(PROMPT[:12])
+    with pytest.raises(sc.WrongState):
+        write.commit()
+    with pytest.raises(sc.NotFound):
+        write.view(9)
+    with pytest.raises(sc.WrongState):
+        write.commit()
+    with pytest.raises(sc.Mismatch):  # the first part would fit
+        write.fill(values(client, 1)[:1] + [np.zeros(3, np.float32)] * (len(client.parts) - 1))
+    with pytest.raises(sc.WrongState):
+        write.commit()
+    assert write.stored is None and client.lookup(PROMPT)["state_len"][0][0] == 0
+    write.fill(values(client, 1))  # it goes on
+    assert write.commit() and client.lookup(PROMPT)["state_len"][0][0] == 12
+    with client.write(PROMPT[:12]) as write:  # it is there: nothing to fill
+        assert write.exists
+    with client.write(PROMPT[:11]) as write:
+        write.abort()
+    assert client.call("status")["service"]["writes_open"] == held
+
+
+def test_with__what_a_block_raises_is_what_comes_out(service):
+    with pytest.warns(ResourceWarning, match="a client was left open"):
+        with pytest.raises(KeyError, match="mine"):
+            with sc.Client(f"unix:{service.path}") as client:
+                write = client.write(PROMPT[:3])
+                view = write.view(0)
+                raise KeyError("mine")
+    del view
+    client.close()
+    remote = sc.Remote(f"unix:{service.path}")
+    tiers = sc.Tiers(remote=sc.TierConfig(1 << 24), service=remote)
+    with pytest.warns(ResourceWarning, match="a remote was left open"):
+        with pytest.raises(KeyError, match="mine"):
+            with remote:
+                raise KeyError("mine")
+    tiers.close()
+    remote.close()
+
+
+def test_empty__a_prompt_of_no_tokens_evicts_nothing(client):
+    client.store(PROMPT[:12], values(client, 1))
+    for empty in ([], np.empty(0, np.int32)):
+        with pytest.raises(sc.Invalid, match="tokens: the prompt is empty"):
+            client.evict_prefix(empty)
+        with pytest.raises(sc.Invalid, match="tokens: the prompt is empty"):
+            client.acquire_one(empty)
+    assert client.lookup(PROMPT)["state_len"][0][0] == 12
+
+
 def test_write__while_an_array_is_alive_the_client_stays_open(service):
     client = sc.Client(f"unix:{service.path}")
     write = client.write(PROMPT[:3])

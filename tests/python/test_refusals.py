@@ -4,7 +4,10 @@
 `test_every_call__has_a_refusal` holds the list below against the package: a public method or
 function without an entry fails.
 """
+import gc
 import inspect
+import warnings
+import weakref
 
 import numpy as np
 import pytest
@@ -355,6 +358,56 @@ def test_left_open__nothing_is_freed_that_the_library_has(schema):
         pool.close()
 
 
+def test_with__what_a_block_raises_is_what_comes_out(schema):
+    """A refusal to close is then a warning, and the last user closes what was left open."""
+    there = []
+    with pytest.warns(ResourceWarning, match="a pool was left open: BUSY: an array"):
+        with pytest.raises(KeyError, match="mine"):
+            with sc.Pool(schema, 4) as pool:
+                view = pool.view(0)
+                there.append(weakref.ref(pool))
+                raise KeyError("mine")
+    view[1] = 3  # it is there
+    del pool, view
+    gc.collect()
+    assert there[0]() is None
+
+    pool, tiers = sc.Pool(schema, 4), sc.Tiers(host=sc.TierConfig(1 << 24))
+    cache = sc.Cache(pool, PAGE, tiers=tiers)
+    lease = cache.acquire_one(cache.namespace(), TOKENS)
+    with pytest.warns(ResourceWarning) as said:
+        with pytest.raises(KeyError, match="mine"):
+            with pool, tiers, cache:
+                raise KeyError("mine")
+    assert [str(one.message).split(" left")[0] for one in said] == [
+        "a cache was", "tiers were", "a pool was"]
+    lease.release(keep=False)
+    with pool, tiers, cache:
+        pass
+    with pytest.raises(sc.Invalid, match="closed"):
+        pool.audit()
+
+
+def test_with__a_filter_that_makes_errors_of_warnings_changes_nothing(schema, monkeypatch):
+    def as_error(text, category, **_):
+        raise category(text)
+    monkeypatch.setattr(warnings, "warn", as_error)
+    with pytest.raises(KeyError, match="mine"):
+        with sc.Pool(schema, 4) as pool:
+            view = pool.view(0)
+            raise KeyError("mine")
+    del view
+    pool.close()
+
+
+def test_with__without_an_exception_a_refusal_is_raised(schema):
+    with pytest.raises(sc.Busy, match="array"):
+        with sc.Pool(schema, 4) as pool:
+            view = pool.view(0)
+    del view
+    pool.close()
+
+
 def test_errors__carry_status_text_and_errno(tmp_path):
     missing = tmp_path / "file"
     missing.write_text("not a folder")
@@ -423,6 +476,11 @@ TEXTS = [
     (lambda w: w.pool.view(0, "conv"), "no part of kind conv"),
     (lambda w: sc.Schema.preset("qwen"), "no preset is named 'qwen'; there are .*qwen3-next"),
     (lambda w: make_schema([sc.Part(0, "recurrent", "f32", 16)]), "dims: a tuple.*not 16"),
+    (lambda w: w.lease.append(7), r"tokens: a list is wanted: \[7\]"),
+    (lambda w: w.lease.append(np.int32(7)), r"tokens: a list is wanted: \[7\]"),
+    (lambda w: w.cache.append(w.lease, 7), r"tokens: .*a list is wanted, not int: \[7\]"),
+    (lambda w: w.cache.acquire_one(w.ns, []), "tokens: the prompt is empty"),
+    (lambda w: w.cache.acquire_one(w.ns, i32()), "tokens: the prompt is empty"),
 ]
 
 

@@ -201,6 +201,31 @@ def test_step__block_has_one_layout_and_goes_into_a_given_array(cache, ns):
     lease.release(keep=False)
 
 
+def test_step__no_pages_of_one_row_in_every_form(cache, engine, ns):
+    lease = cache.acquire_one(ns, text(0, 32))
+    ids = [[], (), [[]], np.empty(0, np.int32), None]
+    for at, none in enumerate(ids):
+        step = cache.plan(lease, at, at + 1)
+        engine.forward(step, [text(0, 32)])
+        step.commit(none)
+    assert lease.info.len == len(ids)
+    leases = cache.acquire(ns, [text(100, 32), text(200, 32)])[0]
+    step = cache.plan(leases, 0, 8)
+    with pytest.raises(sc.Invalid, match="0 items, 2 wanted"):
+        step.commit([])
+    step.abort()
+    lease.release(keep=False)
+    cache.release(leases, keep=False)
+
+
+def test_step__parents_without_drafts_are_none(cache, ns):
+    lease = cache.acquire_one(ns, text(0, 32))
+    step = cache.plan(lease, 0, 32)
+    assert step.parents.shape == (1, 0) and step.parents.dtype == np.int32
+    step.abort()
+    lease.release(keep=False)
+
+
 def test_step__refused_rows_say_so_and_the_others_go_on(cache, engine, ns):
     leases, _ = cache.acquire(ns, [text(0, 32), text(100, 32)])
     step = cache.plan(leases, [0, 5], 32)

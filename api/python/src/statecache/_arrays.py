@@ -83,6 +83,8 @@ def exact(value: Any, dtype: Any, name: str, count: Optional[int] = None,
             raise Invalid(f"{name}: dtype {array.dtype}, {wanted} is wanted{hint}")
         if not array.flags.c_contiguous:
             raise Invalid(f"{name}: not contiguous")
+    if array.ndim == 0 and count is None and ndim == 1:
+        raise Invalid(f"{name}: a list is wanted: [{array}]")
     if array.ndim != ndim and not (ndim == 1 and array.ndim == 0 and count is not None):
         raise Invalid(f"{name}: {array.ndim} dimensions, {ndim} wanted")
     if count is not None and array.ndim == 0:
@@ -119,7 +121,8 @@ def _from_array(value: Any, name: str) -> Array:
             return np.from_dlpack(value)
         except Exception as problem:  # whatever the exporter raises: not on the CPU, needs grad
             raise Invalid(f"{name}: {problem}") from None
-    hint = ": tokenize the text first" if isinstance(value, (str, bytes)) else ""
+    hint = ": tokenize the text first" if isinstance(value, (str, bytes)) else \
+        f": [{value}]" if isinstance(value, (int, np.integer)) else ""
     raise Invalid(f"{name}: an array or a list is wanted, not {type(value).__name__}{hint}")
 
 
@@ -127,7 +130,8 @@ def ragged(value: RaggedLike, dtype: Any, name: str, count: Optional[int] = None
     """A batch of items as flat values and offsets.
 
     A Ragged is checked; a 2-dimensional array has its rows as items; a 1-dimensional array, or a
-    list of numbers, is one item; a list of arrays is packed."""
+    list of numbers, is one item; a list of arrays is packed. An empty list is no item, or, where
+    one is wanted, an empty one."""
     if isinstance(value, Ragged):
         values = exact(value.values, dtype, name)
         offsets = _from_array(value.offsets, f"{name} offsets") if not isinstance(
@@ -138,6 +142,8 @@ def ragged(value: RaggedLike, dtype: Any, name: str, count: Optional[int] = None
         offsets = offsets.astype(np.int64, copy=False)
         if offsets[0] < 0 or offsets[-1] > values.size or (offsets[1:] < offsets[:-1]).any():
             raise Invalid(f"{name} offsets: must ascend within the {values.size} values")
+    elif isinstance(value, (list, tuple)) and not value and count == 1:
+        values, offsets = np.empty(0, dtype), np.zeros(2, np.int64)
     elif isinstance(value, (list, tuple)) and (
             len(value) == 0 or not isinstance(value[0], (int, float, str, np.number))):
         values, offsets = Ragged.pack(value, dtype)

@@ -5,9 +5,11 @@ cffi gives up the GIL for each call into the library and takes it for each callb
 """
 from __future__ import annotations
 
+import contextlib
 import os
 import pathlib
 import threading
+import warnings
 from typing import Any, Callable, Optional
 
 import numpy as np
@@ -15,8 +17,8 @@ import numpy as np
 from ._abi import INITS, VERSION, ffi
 from .errors import Busy, Error, Invalid, Statuses, Unsupported, error_of
 
-__all__ = ["Handle", "VERSION", "call", "ffi", "lib", "new_options", "open_library",
-           "text_of", "with_text"]
+__all__ = ["Handle", "VERSION", "call", "close_behind", "ffi", "lib", "new_options",
+           "open_library", "text_of", "with_text"]
 
 
 def open_library(path: str) -> Any:
@@ -95,6 +97,18 @@ def new_options(struct: str, **members: Any) -> Any:
         except (OverflowError, TypeError) as problem:
             raise Invalid(f"{member}: {problem}") from None
     return options
+
+
+def close_behind(kind: Any, name: str, close: Callable[[], None]) -> None:
+    """Closes at the end of a `with` block. Where an exception (`kind`) ends it, that one says more
+    than a refusal, which is then a warning: what is left open closes with its last user."""
+    try:
+        close()
+    except Error as problem:
+        if kind is None:
+            raise
+        with contextlib.suppress(ResourceWarning):  # filters may make an exception of it
+            warnings.warn(f"{name} left open: {problem}", ResourceWarning, stacklevel=3)
 
 
 class Handle:

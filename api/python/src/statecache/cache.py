@@ -11,7 +11,7 @@ import numpy as np
 from ._arrays import (Array, ArrayLike, Int32, RaggedLike, dtype_of, exact, pointer_to, ragged,
                       whole)
 from ._keys import ANSWER, LEASE, Hints, Namespace, keys_of, requests_of
-from ._native import Handle, call, ffi, lib, new_options, text_of, with_text
+from ._native import Handle, call, close_behind, ffi, lib, new_options, text_of, with_text
 from .errors import Error, Invalid, error_of
 from .lease import LEASE_INFO, Lease
 from .pool import Pool
@@ -137,11 +137,7 @@ class Cache:
         return self
 
     def __exit__(self, kind: Any, *_: Any) -> None:
-        try:
-            self.close()
-        except Error:
-            if kind is None:  # else the exception that ends the block says more
-                raise
+        close_behind(kind, "a cache was", self.close)
 
     def __del__(self) -> None:
         handle = getattr(self, "_handle", None)
@@ -208,6 +204,8 @@ class Cache:
     def acquire_one(self, ns: Namespace, tokens: ArrayLike, **arguments: Any) -> Lease:
         """One request; refusals are raised (NoSlot: try again after a release)."""
         batch = ragged(tokens, np.int32, "tokens", 1)
+        if not batch.offsets[-1] - batch.offsets[0]:
+            raise Invalid("tokens: the prompt is empty")
         leases, each = self.acquire(ns, batch, **arguments)
         if each[0]:
             raise error_of(int(each[0]), text_of(lib.sc_last_error().text))

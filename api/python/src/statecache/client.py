@@ -29,9 +29,10 @@ from ._arrays import (Array, ArrayLike, Int32, RaggedLike, dtype_of, fill, point
 from ._bf16 import shown
 from ._dlpack import CODES, CPU, Tensor, array_over, memory_of
 from ._keys import AGAIN, ANSWER, MARK
-from ._native import VERSION, Handle, ffi, lib, new_options, open_library, text_of
+from ._native import (VERSION, Handle, close_behind, ffi, lib, new_options, open_library,
+                      text_of)
 from .errors import (Busy, Error, Invalid, Mismatch, NotFound, Stale, Status, Unsupported,
-                     error_of)
+                     WrongState, error_of)
 from .lease import Reason, reason_text
 from .schema import DTYPES, KINDS, c_text, name_in, name_of
 
@@ -270,6 +271,10 @@ class State:
 class Write:
     """A state that is being written: memory of zeros to fill, then `commit`.
 
+    All of it is to be filled, every part of every layer (`Client.parts`): what is left out is
+    stored as zeros. A write of which nothing was asked for (`view`, `tensor`, `data`, `fill`) is
+    not stored: WrongState.
+
     `exists`: somebody has written it before; then there is nothing to do, and no memory.
 
     A `with` block commits at its end, or aborts if it ends in an exception. Arrays and tensors over
@@ -280,6 +285,7 @@ class Write:
         self._client = client
         self._struct = struct
         self._filling: Any = lambda: None
+        self._touched = False  # somebody had memory to fill
         self.exists = struct.write == 0
         self.stored: Optional[bool] = None  # what commit said
         if not self.exists:
@@ -309,6 +315,7 @@ class Write:
     def _array(self, layer: int, kind: str, index: int) -> tuple[Array, str]:
         filling, address = self._memory()
         part = self._client._part(layer, kind, index)
+        self._touched = True
         return array_over(filling, address + part.offset, part.dims, _dense(part),
                           part.dtype), part.dtype
 
@@ -316,12 +323,13 @@ class Write:
     def data(self) -> Array:
         """All bytes (`file_bytes`)."""
         filling, address = self._memory()
+        self._touched = True
         return array_over(filling, address, (int(self._struct.bytes),), (1,), "u8")
 
     def fill(self, values: Union[Mapping[Any, Any], Sequence[Any]]) -> None:
         """Copies a whole state: an array or tensor for each part, in the order of `Client.parts`,
         or by (layer, kind, index); bf16 as tensors, or as bits (to_bf16).
-        Mismatch: one is missing, or of another shape or dtype."""
+        Mismatch: one is missing, or of another shape or dtype; nothing was copied."""
         parts = self._client.parts
         if isinstance(values, Mapping):
             try:
@@ -332,8 +340,9 @@ class Write:
             given = list(values)
         if len(given) != len(parts) or len(values) != len(parts):
             raise Mismatch(f"values: {len(values)} for {len(parts)} parts")
-        for part, value in zip(parts, given):
-            self._array(*part.key)[0][...] = _source(part, value)
+        sources = [_source(part, value) for part, value in zip(parts, given)]
+        for part, source in zip(parts, sources):
+            self._array(*part.key)[0][...] = source
 
     def _end(self) -> None:
         if self._struct.write == 0:
@@ -343,10 +352,14 @@ class Write:
 
     def commit(self) -> bool:
         """The state is complete: others can acquire it now. False: the cache had no use for it.
-        Busy: see above; the write goes on. Errors end it: those of sc_client_write_commit."""
+        Busy, WrongState: see above; the write goes on. Errors end it: those of
+        sc_client_write_commit."""
         if self.exists:
             return False
         self._end()
+        if not self._touched:
+            raise WrongState("nothing was filled: fill every part of the state (view, tensor, "
+                             "data, fill), or abort the write")
         stored = ffi.new("bool *")
         self._client._writes.discard(self)
         with self._client._using() as pointer:
@@ -370,7 +383,11 @@ class Write:
         if self._struct.write == 0:
             return
         if kind is None:
-            self.commit()
+            try:
+                self.commit()
+            except WrongState:
+                self.abort()  # unless that has ended it
+                raise
             return
         try:
             self.abort()
@@ -446,11 +463,7 @@ class Client:
         return self
 
     def __exit__(self, kind: Any, *_: Any) -> None:
-        try:
-            self.close()
-        except Error:
-            if kind is None:
-                raise
+        close_behind(kind, "a client was", self.close)
 
     def __del__(self) -> None:
         handle = getattr(self, "_handle", None)
@@ -603,7 +616,10 @@ class Client:
 
     def acquire_one(self, tokens: ArrayLike, **arguments: Any) -> State:
         """One prompt; refusals are raised (NoSlot, NotNow). A miss is a state of length 0."""
-        states, each = self.acquire(ragged(tokens, np.int32, "tokens", 1), **arguments)
+        batch = ragged(tokens, np.int32, "tokens", 1)
+        if not batch.offsets[-1] - batch.offsets[0]:
+            raise Invalid("tokens: the prompt is empty")
+        states, each = self.acquire(batch, **arguments)
         if each[0]:
             raise _failure(int(each[0]))
         return states[0]
@@ -675,6 +691,8 @@ class Client:
         tenant, and without a tenant either everything. What is in use stays."""
         given = np.empty(0, np.int32) if tokens is None else tokens
         key, keep = self._one(given, marks, adapter, tenant)
+        if tokens is not None and not key["token_count"][0]:
+            raise Invalid("tokens: the prompt is empty (None: all of the tenant, or everything)")
         out = ffi.new("sc_evicted *")
         with self._using() as pointer:
             _call("sc_client_evict_prefix", pointer, pointer_to(key, "sc_client_key"), out)

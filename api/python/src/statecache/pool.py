@@ -14,7 +14,7 @@ from ._arrays import Array, ArrayLike, dtype_of, exact, pointer_to, whole
 from ._bf16 import shown
 from ._dlpack import (CODES, CPU, CUDA, CUDA_HOST, Memory, Tensor, array_over, device_text,
                       dtype_text,                      memory_of)
-from ._native import Handle, call, ffi, lib, new_options
+from ._native import Handle, call, close_behind, ffi, lib, new_options
 from .errors import Busy, Error, Invalid, Mismatch, Unsupported
 from .schema import (DTYPES, KINDS, Part, Schema, Shard, c_shard, c_text, name_in, name_of, part_of)
 
@@ -129,8 +129,8 @@ class Pool:
     def __enter__(self) -> "Pool":
         return self
 
-    def __exit__(self, *_: Any) -> None:
-        self.close()
+    def __exit__(self, kind: Any, *_: Any) -> None:
+        close_behind(kind, "a pool was", self.close)
 
     def __del__(self) -> None:
         handle = getattr(self, "_handle", None)

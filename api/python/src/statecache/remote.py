@@ -10,7 +10,7 @@ import numpy as np
 
 from ._arrays import Array, Int32, RaggedLike, dtype_of, point_to, ragged
 from ._keys import HISTORY, fill_keys
-from ._native import Handle, ffi
+from ._native import Handle, close_behind, ffi
 from .client import _call, client_options
 from .errors import Busy, Error
 
@@ -62,11 +62,7 @@ class Remote:
         return self
 
     def __exit__(self, kind: Any, *_: Any) -> None:
-        try:
-            self.close()
-        except Error:
-            if kind is None:
-                raise
+        close_behind(kind, "a remote was", self.close)
 
     def __del__(self) -> None:
         handle = getattr(self, "_handle", None)

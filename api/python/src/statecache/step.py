@@ -136,9 +136,10 @@ class Step:
 
     @property
     def parents(self) -> Int32:
-        """[row_count, draft_max]: the token of its row that each draft follows; -1: no draft."""
-        array = self.block[self.layout["parent"]].reshape(-1, self.layout.draft_max)
-        return array[:self.row_count]
+        """[row_count, draft_max]: the token of its row that each draft follows; -1: no draft. A
+        cache without drafts has draft_max 0, and so an empty array."""
+        array = self.block[self.layout["parent"]]
+        return array.reshape(self.layout.row_max, self.layout.draft_max)[:self.row_count]
 
     def page_counts(self, len: Any = None) -> Int32:
         """How many pages each row completes, if it begins at `position` and ends at `len` (`end`):
@@ -154,7 +155,8 @@ class Step:
         """The step has finished on the device.
 
         `kv_ids`: int32, the ids of the pages that each row completed (Ragged, or a list of arrays;
-        one item for each row, empty for refused ones); None: none of them did. `len`: the true
+        one item for each row, empty for refused ones; of one row also its ids alone, and [] for
+        none); None: none of them did. `len`: the true
         length of each lease now; None: the ends that were granted. It is needed behind drafts.
 
         Returns an array of SAVED: what became of each state that was to be saved. All or nothing:

@@ -10,7 +10,7 @@ from typing import Any, Optional, Sequence, Union
 import numpy as np
 
 from ._arrays import Array, Int32, dtype_of, exact, whole
-from ._native import Handle, call, ffi, lib, new_options
+from ._native import Handle, call, close_behind, ffi, lib, new_options
 from .errors import Error, Invalid
 from .remote import Remote
 from .schema import c_text, name_in
@@ -152,8 +152,8 @@ class Tiers:
     def __enter__(self) -> "Tiers":
         return self
 
-    def __exit__(self, *_: Any) -> None:
-        self.close()
+    def __exit__(self, kind: Any, *_: Any) -> None:
+        close_behind(kind, "tiers were", self.close)
 
     def __del__(self) -> None:
         handle = getattr(self, "_handle", None)
