@@ -27,18 +27,21 @@ def serve(tokens, page_ids):
 
     step = cache.plan(lease, info.resume_len, len(tokens))
     sc.raise_for_status(step.status)
-    source, dest, end = step.source[0], step.dest[0], step.end[0]
-    state[dest] = state[source] + tokens[info.resume_len:end].sum()  # your model's forward
-    print(f"  computed {end - info.resume_len} tokens, the state is {state[dest, 0, 0, 0]:.0f}")
+    source, dest, start, end = step.source[0], step.dest[0], step.position[0], step.end[0]
+    for upto, slot in zip(step.save_position, step.save_slot):  # every state on the way, too
+        state[slot] = state[source] + tokens[start:upto].sum()
+    state[dest] = state[source] + tokens[start:end].sum()       # your model's forward
+    print(f"  computed {end - start} tokens, the state is {state[dest, 0, 0, 0]:.0f}")
+    assert (state[dest] == tokens.sum()).all()  # as if nothing had been resumed
 
     step.commit(page_ids)  # ids of the KV pages that this forward filled
     lease.release()        # its end is kept for a next turn
 # [serve]
 
 
-prompt = np.arange(48, dtype=np.int32)
+prompt = np.arange(50, dtype=np.int32)
 serve(prompt, [100, 101, 102])
-serve(np.concatenate([prompt, [7] * 24]).astype(np.int32), [103])
+serve(np.concatenate([prompt, [7] * 22]).astype(np.int32), [103])
 cache.close()
 del state  # an array over the pool's memory keeps it
 pool.close()
