@@ -272,15 +272,19 @@ def hostile__a_client_beside_a_flood_is_served():
             os._exit(3)
     try:
         alone, beside = [], []
-        for _ in range(8):
+        status = {"connections": 0, "closed_bad": 0}
+        late = time.monotonic() + 60
+        # A machine with other work gives the flood its time when it likes.
+        while len(beside) < 480 or status["connections"] <= 200 or status["closed_bad"] <= 20:
+            assert time.monotonic() < late, ("there is no flood", status)
             beside += echo_times(steady, 60)
             os.kill(child, signal.SIGSTOP)
             alone += echo_times(steady, 60)
             os.kill(child, signal.SIGCONT)
+            status = steady.call("status")["service"]
     finally:
         os.kill(child, signal.SIGKILL)
         assert os.waitpid(child, 0)[1] == signal.SIGKILL, "it was killed, and did not fail"
-    status = steady.call("status")["service"]
     alone.sort()
     beside.sort()
     middle = len(alone) // 2
@@ -288,7 +292,6 @@ def hostile__a_client_beside_a_flood_is_served():
           f"beside the flood ({beside[middle] / alone[middle]:.2f}x), which made "
           f"{status['connections']} connections")
     assert beside[middle] < 10 * alone[middle], "it waits for the flood"
-    assert status["connections"] > 200 and status["closed_bad"] > 20, status
     still_serves(service)
     assert service.stop() == 0
 
