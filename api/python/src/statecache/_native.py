@@ -17,7 +17,7 @@ import numpy as np
 from ._abi import INITS, VERSION, ffi
 from .errors import Busy, Error, Invalid, Statuses, Unsupported, error_of
 
-__all__ = ["Handle", "VERSION", "call", "close_behind", "ffi", "lib", "new_options",
+__all__ = ["Closing", "Handle", "VERSION", "call", "ffi", "lib", "new_options",
            "open_library", "text_of", "with_text"]
 
 
@@ -99,16 +99,34 @@ def new_options(struct: str, **members: Any) -> Any:
     return options
 
 
-def close_behind(kind: Any, name: str, close: Callable[[], None]) -> None:
-    """Closes at the end of a `with` block. Where an exception (`kind`) ends it, that one says more
-    than a refusal, which is then a warning: what is left open closes with its last user."""
-    try:
-        close()
-    except Error as problem:
-        if kind is None:
-            raise
-        with contextlib.suppress(ResourceWarning):  # filters may make an exception of it
-            warnings.warn(f"{name} left open: {problem}", ResourceWarning, stacklevel=3)
+class Closing:
+    """What is closed at the end of a `with` block, or with its last reference.
+
+    Where an exception ends the block, that one says more than a refusal to close, which is then a
+    warning: what is left open closes with its last user."""
+
+    _said: str  # "a pool was", in that warning
+    _handle: Handle
+
+    def close(self) -> None:
+        raise NotImplementedError
+
+    def __exit__(self, kind: Any, *_: Any) -> None:
+        try:
+            self.close()
+        except Error as problem:
+            if kind is None:
+                raise
+            with contextlib.suppress(ResourceWarning):  # filters may make an exception of it
+                warnings.warn(f"{self._said} left open: {problem}", ResourceWarning, stacklevel=2)
+
+    def __del__(self) -> None:
+        handle = getattr(self, "_handle", None)
+        if handle is not None and not handle.closed:
+            try:
+                self.close()
+            except Error as problem:
+                warnings.warn(f"{self._said} left open: {problem}", ResourceWarning, stacklevel=2)
 
 
 class Handle:

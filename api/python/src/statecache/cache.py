@@ -11,7 +11,7 @@ import numpy as np
 from ._arrays import (Array, ArrayLike, Int32, RaggedLike, dtype_of, exact, pointer_to, ragged,
                       whole)
 from ._keys import ANSWER, LEASE, Hints, Namespace, keys_of, requests_of
-from ._native import Handle, call, close_behind, ffi, lib, new_options, text_of, with_text
+from ._native import Closing, Handle, call, ffi, lib, new_options, text_of, with_text
 from .errors import Error, Invalid, error_of
 from .lease import LEASE_INFO, Lease
 from .pool import Pool
@@ -61,7 +61,7 @@ def _members(options: dict[str, Any]) -> dict[str, Any]:
     return out
 
 
-class Cache:
+class Cache(Closing):
     """Which slot of a pool holds which state, and what to save, keep and evict.
 
         with Cache(pool, page_tokens=16) as cache:
@@ -84,6 +84,8 @@ class Cache:
 
     Arguments are arrays (numpy; CPU tensors by DLPack) of int32, used without a copy, or lists.
     Ragged is what a batch of prompts is."""
+
+    _said = "a cache was"
 
     def __init__(self, pool: Pool, page_tokens: int = 1, *, without_kv: bool = False,
                  extras: Optional[Pool] = None, tiers: Optional[Tiers] = None,
@@ -135,9 +137,6 @@ class Cache:
 
     def __enter__(self) -> "Cache":
         return self
-
-    def __exit__(self, kind: Any, *_: Any) -> None:
-        close_behind(kind, "a cache was", self.close)
 
     def __del__(self) -> None:
         handle = getattr(self, "_handle", None)

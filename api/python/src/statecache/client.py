@@ -18,7 +18,6 @@ import importlib
 import os
 import pathlib
 import threading
-import warnings
 import weakref
 from typing import Any, Mapping, NamedTuple, Optional, Sequence, Union
 
@@ -29,7 +28,7 @@ from ._arrays import (Array, ArrayLike, Int32, RaggedLike, dtype_of, fill, point
 from ._bf16 import shown
 from ._dlpack import CODES, CPU, Tensor, array_over, memory_of
 from ._keys import AGAIN, ANSWER, MARK
-from ._native import (VERSION, Handle, close_behind, ffi, lib, new_options, open_library,
+from ._native import (VERSION, Closing, Handle, ffi, lib, new_options, open_library,
                       text_of)
 from .errors import (Busy, Error, Invalid, Mismatch, NotFound, Stale, Status, Unsupported,
                      WrongState, error_of)
@@ -417,7 +416,7 @@ def _source(part: StatePart, value: Any) -> Any:
     return array
 
 
-class Client:
+class Client(Closing):
     """A connection to statecached.
 
         Client("unix:/path/of/the/socket")
@@ -434,6 +433,8 @@ class Client:
 
     Threads: any; calls are carried out one after the other. The interpreter's lock is not held
     meanwhile. After fork, open another one."""
+
+    _said = "a client was"
 
     def __init__(self, address: str, *, token: Optional[str] = None, tenant: Optional[str] = None,
                  fingerprint: Optional[bytes] = None, timeout_ms: int = 0) -> None:
@@ -461,17 +462,6 @@ class Client:
 
     def __enter__(self) -> "Client":
         return self
-
-    def __exit__(self, kind: Any, *_: Any) -> None:
-        close_behind(kind, "a client was", self.close)
-
-    def __del__(self) -> None:
-        handle = getattr(self, "_handle", None)
-        if handle is not None and not handle.closed:
-            try:
-                self.close()
-            except Error as problem:
-                warnings.warn(f"a client was left open: {problem}", ResourceWarning, stacklevel=2)
 
     def _using(self) -> Handle:
         """The handle; states that nothing refers to any more are given back first."""

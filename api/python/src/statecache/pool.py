@@ -13,8 +13,8 @@ import numpy as np
 from ._arrays import Array, ArrayLike, dtype_of, exact, pointer_to, whole
 from ._bf16 import shown
 from ._dlpack import (CODES, CPU, CUDA, CUDA_HOST, Memory, Tensor, array_over, device_text,
-                      dtype_text,                      memory_of)
-from ._native import Handle, call, close_behind, ffi, lib, new_options
+                      dtype_text, memory_of)
+from ._native import Closing, Handle, call, ffi, lib, new_options
 from .errors import Busy, Error, Invalid, Mismatch, Unsupported
 from .schema import (DTYPES, KINDS, Part, Schema, Shard, c_shard, c_text, name_in, name_of, part_of)
 
@@ -56,7 +56,7 @@ class _Views:
         self.pool = pool
 
 
-class Pool:
+class Pool(Closing):
     """Slots for states, one of them the null slot 0, which reads as zeros and is never written.
 
         Pool(schema, slot_count=64)                    memory of its own
@@ -75,6 +75,8 @@ class Pool:
     array or tensor that `view` or `tensor` returned is alive.
 
     Threads: any. Errors: those of sc_pool_create."""
+
+    _said = "a pool was"
 
     def __init__(self, schema: Schema, slot_count: int, layout: str = "page-major", *,
                  shard: Optional[Shard] = None, memory: Any = None, backend: str = "host") -> None:
@@ -128,9 +130,6 @@ class Pool:
 
     def __enter__(self) -> "Pool":
         return self
-
-    def __exit__(self, kind: Any, *_: Any) -> None:
-        close_behind(kind, "a pool was", self.close)
 
     def __del__(self) -> None:
         handle = getattr(self, "_handle", None)

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import threading
-import warnings
 from typing import Any, Optional
 
 import numpy as np
 
 from ._arrays import Array, Int32, RaggedLike, dtype_of, point_to, ragged
 from ._keys import HISTORY, fill_keys
-from ._native import Handle, close_behind, ffi
+from ._native import Closing, Handle, ffi
 from .client import _call, client_options
-from .errors import Busy, Error
+from .errors import Busy
 
 FIND = dtype_of("sc_find")
 
 
-class Remote:
+class Remote(Closing):
     """A service whose states a cache takes, and to which its own go; all processes of the machine
     share them.
 
@@ -33,6 +32,8 @@ class Remote:
 
     Closing is refused (Busy) while tiers use it. Threads: any.
     Errors: those of sc_client_remote_open; Unsupported: the client's library is not there."""
+
+    _said = "a remote was"
 
     def __init__(self, address: str, *, token: Optional[str] = None, tenant: Optional[str] = None,
                  fingerprint: Optional[bytes] = None, timeout_ms: int = 0) -> None:
@@ -60,17 +61,6 @@ class Remote:
 
     def __enter__(self) -> "Remote":
         return self
-
-    def __exit__(self, kind: Any, *_: Any) -> None:
-        close_behind(kind, "a remote was", self.close)
-
-    def __del__(self) -> None:
-        handle = getattr(self, "_handle", None)
-        if handle is not None and not handle.closed:
-            try:
-                self.close()
-            except Error as problem:
-                warnings.warn(f"a remote was left open: {problem}", ResourceWarning, stacklevel=2)
 
 
 class Found:

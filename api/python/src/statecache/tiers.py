@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import warnings
 from typing import Any, Optional, Sequence, Union
 
 import numpy as np
 
 from ._arrays import Array, Int32, dtype_of, exact, whole
-from ._native import Handle, call, close_behind, ffi, lib, new_options
-from .errors import Error, Invalid
+from ._native import Closing, Handle, call, ffi, lib, new_options
+from .errors import Invalid
 from .remote import Remote
 from .schema import c_text, name_in
 
@@ -103,7 +102,7 @@ class Moves:
         return pages, array.reshape(count, self.page_bytes)
 
 
-class Tiers:
+class Tiers(Closing):
     """Host memory and disk below a cache: `Cache(pool, tiers=Tiers(host=TierConfig(1 << 30)))`.
 
     Or, in their place, a service: `Tiers(remote=TierConfig(1 << 30), service=Remote(address))`. The
@@ -114,6 +113,8 @@ class Tiers:
     (without_kv), or with KV that the device still has. Closing is refused (Busy) while a cache uses
     them.
     Errors: those of sc_tiers_create; Unsupported where liblmdb, liburing or libzstd is missing."""
+
+    _said = "tiers were"
 
     def __init__(self, host: Optional[TierConfig] = None, disk: Optional[TierConfig] = None,
                  folder: Union[None, str, "os.PathLike[str]"] = None, *, file_bytes: int = 0,
@@ -151,17 +152,6 @@ class Tiers:
 
     def __enter__(self) -> "Tiers":
         return self
-
-    def __exit__(self, kind: Any, *_: Any) -> None:
-        close_behind(kind, "tiers were", self.close)
-
-    def __del__(self) -> None:
-        handle = getattr(self, "_handle", None)
-        if handle is not None and not handle.closed:
-            try:
-                self.close()
-            except Error as problem:
-                warnings.warn(f"tiers were left open: {problem}", ResourceWarning, stacklevel=2)
 
     def stats(self) -> dict[str, Any]:
         """What the transfers have done and measured: `sc_tiers_stats`; lists go by tier."""
