@@ -192,7 +192,7 @@ table)
 esac
 exit $failed
 RUN
-commit=$(git -C "$root" rev-parse --short=12 HEAD 2>/dev/null || true)
+commit=$(git -C "$root" rev-parse --short=12 HEAD 2>/dev/null) || commit= # an archive has none
 dirty=$(git -C "$root" status --porcelain 2>/dev/null | head -n 1)
 sed -i "s/^failed=0\$/export SC_BENCH_GIT=$commit ${dirty:+SC_BENCH_DIRTY=1}\n&/" "$out/run.sh"
 chmod +x "$out/run.sh"
