@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Sixteen fp32 lanes: one AVX-512 register or two of AVX2. What is written on them gives the same
  * bits in both, since both do the same operation on each lane, and sums across lanes are one fixed
- * tree, that of ref_lane_sum(). v16_fma() is the only fused operation; code that has to give the
- * bits of the reference does without. */
+ * tree, that of ref_lane_sum(). v16_fma() and v16_fnma() alone are fused; code that has to give the
+ * bits of the reference does without, but where products are exact. */
 #ifndef SC_V16_H
 #define SC_V16_H
 

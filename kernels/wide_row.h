@@ -19,8 +19,28 @@
 /* How far ahead of the rows in work a state is fetched. */
 enum { NV_MAX = SC_K_DIM_MAX / 16, AHEAD_BYTES = 4096 };
 
-/* The slow rounding. Not inlined: where it is not taken it shall cost no register. */
-static __attribute__((noinline, cold)) void wide_narrow_all(const v16 *row, uint32_t nv,
+/* Four lanes, with the operators of the language. */
+typedef float v4 __attribute__((vector_size(16)));
+
+SC_REF_INLINE v4 v4_load(const float *x) { return (v4)_mm_loadu_ps(x); }
+SC_REF_INLINE void v4_store(float *x, v4 a) { _mm_storeu_ps(x, (__m128)a); }
+
+/* Is the size of each, times `by`, at least `least`? */
+SC_REF_INLINE bool v4_least(v4 a, float by, float least)
+{
+    __m128 size = _mm_andnot_ps(_mm_set1_ps(-0.0f), (__m128)a);
+    return _mm_movemask_ps(_mm_cmpge_ps(_mm_mul_ps(size, _mm_set1_ps(by)), _mm_set1_ps(least)))
+        == 15;
+}
+
+SC_REF_INLINE bool v4_ordered(v4 a)
+{
+    return _mm_movemask_ps(_mm_cmpord_ps((__m128)a, (__m128)a)) == 15;
+}
+
+/* The slow rounding. Not inlined: where it is not taken it shall cost no register; but not cold
+ * either, since a channel of zeros takes it for every row. */
+static __attribute__((noinline)) void wide_narrow_all(const v16 *row, uint32_t nv,
     uint16_t *out)
 {
     float line[SC_K_DIM_MAX];

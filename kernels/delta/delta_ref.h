@@ -6,6 +6,13 @@
 #include "kernel_check.h"
 #include "ref_math.h"
 
+#ifdef __AVX2__
+#include "v16_math.h"
+#define delta_l2norm v16_l2norm
+#else
+#define delta_l2norm ref_l2norm
+#endif
+
 SC_REF_INLINE float delta_scale(const sc_k_delta_shape *s)
 {
     return s->scale != 0.0f ? s->scale : 1.0f / sqrtf((float)s->k_dim);
@@ -16,7 +23,7 @@ SC_REF_INLINE void delta_load_k(float *k, const sc_k_delta_shape *s, sc_devptr b
     sc_dtype dtype)
 {
     ref_load(k, base, dtype, at, s->k_dim);
-    if (s->qk_l2norm) ref_l2norm(k, s->k_dim, 1e-6f, 1.0f);
+    if (s->qk_l2norm) delta_l2norm(k, s->k_dim, 1e-6f, 1.0f);
 }
 
 /* q (scaled) and k of one head from their element offsets. */
@@ -27,7 +34,7 @@ SC_REF_INLINE void delta_load_qk(float *q, float *k, const sc_k_delta_shape *s, 
     ref_load(q, q_base, dtype, q_at, s->k_dim);
     delta_load_k(k, s, k_base, k_at, dtype);
     if (s->qk_l2norm) {
-        ref_l2norm(q, s->k_dim, 1e-6f, scale);
+        delta_l2norm(q, s->k_dim, 1e-6f, scale);
     } else {
         for (uint32_t i = 0; i < s->k_dim; i++) q[i] = q[i] * scale;
     }

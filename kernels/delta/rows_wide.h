@@ -14,25 +14,6 @@
 #include "delta/rows_plain.h"
 #include "wide_row.h"
 
-/* Four lanes, with the operators of the language. */
-typedef float v4 __attribute__((vector_size(16)));
-
-SC_REF_INLINE v4 v4_load(const float *x) { return (v4)_mm_loadu_ps(x); }
-SC_REF_INLINE void v4_store(float *x, v4 a) { _mm_storeu_ps(x, (__m128)a); }
-
-/* Is the size of each, times `by`, at least `least`? */
-SC_REF_INLINE bool v4_least(v4 a, float by, float least)
-{
-    __m128 size = _mm_andnot_ps(_mm_set1_ps(-0.0f), (__m128)a);
-    return _mm_movemask_ps(_mm_cmpge_ps(_mm_mul_ps(size, _mm_set1_ps(by)), _mm_set1_ps(least)))
-        == 15;
-}
-
-SC_REF_INLINE bool v4_ordered(v4 a)
-{
-    return _mm_movemask_ps(_mm_cmpord_ps((__m128)a, (__m128)a)) == 15;
-}
-
 /* Does each of `n` rows of a bf16 state write so much that a step may fuse it (rows_plain.h)? */
 SC_REF_INLINE bool wide_fuses(const float *write, uint32_t n, float k_least)
 {
@@ -42,13 +23,28 @@ SC_REF_INLINE bool wide_fuses(const float *write, uint32_t n, float k_least)
     return all;
 }
 
-/* A row's step where it may not. Not inlined: where it is not taken it shall cost no register. */
-static __attribute__((noinline, cold)) void wide_step_apart(float *restrict s,
-    const struct tokens *x, uint32_t t, uint32_t k_dim, float write)
+/* 32 elements of a row, from i on, where it may not: decayed, written, not yet rounded. */
+SC_REF_INLINE void wide_apart(const float *restrict old, const struct tokens *x, uint32_t t,
+    uint32_t k_dim, uint32_t i, float write, v16 *restrict two)
 {
-    const float *k = x->k + (size_t)t * k_dim, *alpha = x->alpha + (size_t)t * k_dim;
-    for (uint32_t i = 0; i < k_dim; i++) s[i] = s[i] * alpha[i] + write * k[i];
-    ref_round(s, SC_DTYPE_BF16, k_dim);
+    const float *k = x->k + (size_t)t * k_dim + i, *alpha = x->alpha + (size_t)t * k_dim + i;
+    UNROLL for (uint32_t l = 0; l < 32; l += 16)
+        two[l / 16] = v16_add(v16_mul(v16_load(old + i + l), v16_load(alpha + l)),
+            v16_mul(v16_set(write), v16_load(k + l)));
+}
+
+/* A row's step then. Not inlined: where it is not taken it shall cost no register. `o` is what the
+ * row gave. */
+static __attribute__((noinline)) void wide_step_apart(float *restrict s, const struct tokens *x,
+    uint32_t t, uint32_t k_dim, float write, float o)
+{
+    for (uint32_t i = 0; i < k_dim; i += 32) {
+        v16 two[2];
+        wide_apart(s, x, t, k_dim, i, write, two);
+        wide_round(two, 2, o, false);
+        v16_store(s + i, two[0]);
+        v16_store(s + i + 16, two[1]);
+    }
 }
 
 /* S k and S q of `rows` (1 or 2) rows that token t of x decays. */
@@ -109,12 +105,12 @@ SC_REF_INLINE void wide_write(v16 (*restrict s)[NV_MAX], uint32_t rows, uint32_t
 
 /* The same where a bf16 state may not be fused. */
 SC_REF_INLINE void wide_write_apart(v16 (*restrict s)[NV_MAX], uint32_t rows, uint32_t nv,
-    const struct tokens *x, uint32_t t, const float *write)
+    const struct tokens *x, uint32_t t, const float *write, const float *out)
 {
     float line[SC_K_DIM_MAX];
     for (uint32_t r = 0; r < rows; r++) {
         UNROLL for (uint32_t i = 0; i < nv; i++) v16_store(line + 16 * i, s[r][i]);
-        wide_step_apart(line, x, t, nv * 16, write[r]);
+        wide_step_apart(line, x, t, nv * 16, write[r], out[r]);
         UNROLL for (uint32_t i = 0; i < nv; i++) s[r][i] = v16_load(line + 16 * i);
     }
 }
@@ -135,7 +131,7 @@ SC_REF_INLINE void wide_token(v16 (*restrict s)[NV_MAX], uint32_t rows, uint32_t
     if (state == SC_DTYPE_F32 || __builtin_expect(wide_fuses(write, rows, x->k_least[t]), 1))
         wide_write(s, rows, nv, x, t, write, out, state);
     else
-        wide_write_apart(s, rows, nv, x, t, write);
+        wide_write_apart(s, rows, nv, x, t, write, out);
 }
 
 /* `n` rows from v on, in registers from the first token to the last. */
@@ -308,16 +304,20 @@ SC_REF_INLINE void wide_stream_read(const struct wide_stream *w, struct wide_gro
     wide_stream_solve(g, v, n, dots, dots + STREAM_ROWS, dtype, x);
 }
 
-/* The second where rows of a bf16 state may not be fused. */
-static __attribute__((noinline, cold)) void wide_stream_apart(const struct wide_stream *w,
-    struct wide_group *g, uint32_t n, uint32_t k_dim, const struct tokens *x)
+/* The second where rows of a bf16 state may not be fused: seldom, unless a channel of k is zero. */
+static __attribute__((noinline)) void wide_stream_apart(const struct wide_stream *w,
+    const struct wide_group *g, uint32_t n, uint32_t k_dim, const struct tokens *x)
 {
     for (uint32_t r = 0; r < n; r++) {
-        wide_step_apart(g->old[r], x, 0, k_dim, g->write[r]);
-        for (uint32_t j = 0; j < 2; j++)
-            if (w->to[j] != NULL)
-                ref_store(g->old[r], sc_host_devptr(w->to[j]), SC_DTYPE_BF16,
-                    (int64_t)(g->v + r) * k_dim, k_dim);
+        size_t at = (size_t)(g->v + r) * k_dim * 2;
+        for (uint32_t i = 0; i < k_dim; i += 32) {
+            v16 two[2];
+            wide_apart(g->old[r], x, 0, k_dim, i, g->write[r], two);
+            for (uint32_t j = 0; j < 2; j++)
+                if (w->to[j] != NULL)
+                    wide_store(w->to[j] + at + (size_t)i * 2, SC_DTYPE_BF16, 2, two,
+                        x->o[g->v + r], false);
+        }
     }
 }
 

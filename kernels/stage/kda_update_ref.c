@@ -122,8 +122,8 @@ static void prepare(struct update *u, int64_t row)
     conv(u, k, 1, row);
     conv(u, u->v[i], 2, row);
     u->first = (u->first + 1) % u->width;
-    ref_l2norm(q, u->dim, 1e-6f, delta_scale(&u->shape));
-    ref_l2norm(k, u->dim, 1e-6f, 1.0f);
+    delta_l2norm(q, u->dim, 1e-6f, delta_scale(&u->shape));
+    delta_l2norm(k, u->dim, 1e-6f, 1.0f);
     u->x.kq[i] = ref_dot(k, q, u->dim);
     ref_gate(g, u->raw + (size_t)(row - u->first_row) * u->dim, &p->options->gates, u->h, u->dim);
     delta_alpha(u->x.alpha + (size_t)i * u->dim, &u->shape, g);

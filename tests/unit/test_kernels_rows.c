@@ -293,7 +293,8 @@ START_TEST(rows__bf16_states_of_extreme_tokens_agree_to_the_bit)
     struct sc_prng prng;
     sc_prng_seed(&prng, 1311 + (uint64_t)_i);
     struct rig_delta d = {.shape = {.kind = _i % 2 ? SC_K_KIND_KDA : SC_K_KIND_GDN, .heads = 1,
-        .v_heads = 2, .k_dim = 64u << _i % 3, .v_dim = 39}, .dtype = SC_DTYPE_F32};
+        .v_heads = 2, .k_dim = 64u << _i % 3, .v_dim = 39, .qk_l2norm = _i % 5 > 2},
+        .dtype = SC_DTYPE_F32};
     size_t qk = rig_qk(&d), n = 2 * qk + rig_vo(&d);
     struct rig_pool pool = filled_pool(&prng, SC_DTYPE_BF16, rig_state_elems(&d));
     if (_i % 4 == 3) fill_tiny(&prng, &pool);
@@ -314,6 +315,73 @@ START_TEST(rows__bf16_states_of_extreme_tokens_agree_to_the_bit)
     struct outputs out = {{o, pool.memory}, {2 * rig_vo(&d) * 4, pool.bytes}, 2};
     run_rows(SC_K_OP_DECODE_PACKED, &p, &out, false);
     free(qkv), free(o), free(g), free(pool.memory);
+}
+END_TEST
+
+/* A zero state that is written by 1 times k holds k, normalised: of numbers of one size, and of
+ * sizes for which a quotient by a reciprocal could not be rounded. */
+START_TEST(rows__norms_of_extreme_keys_agree_to_the_bit)
+{
+    static const int32_t least[] = {-6, -149, -149, -70, -60, 20};
+    static const int32_t most[] = {6, -120, 0, -50, 60, 120};
+    struct sc_prng prng;
+    sc_prng_seed(&prng, 1711 + (uint64_t)_i);
+    struct rig_delta d = {.shape = {.kind = SC_K_KIND_GDN, .heads = 1, .v_heads = 1,
+        .k_dim = _i % 3 ? 128 : between(&prng, 1, 256), .v_dim = 4, .qk_l2norm = true},
+        .dtype = SC_DTYPE_F32};
+    uint32_t k_dim = d.shape.k_dim, size = (uint32_t)_i % 6;
+    struct rig_pool pool = filled_pool(&prng, SC_DTYPE_F32, rig_state_elems(&d));
+    float *qkv = rig_normal(&prng, 2 * k_dim + 4, 1.0f), *k = qkv + k_dim;
+    float g = 0.0f, beta = 1.0f, o[4] = {0};
+    for (uint32_t i = 0; i < k_dim; i++) {
+        int32_t exponent = least[size]
+            + (int32_t)sc_prng_below(&prng, (uint64_t)(most[size] - least[size] + 1));
+        k[i] = sc_prng_below(&prng, 40) == 0 && size != 0 ? -0.0f : ldexpf(k[i], exponent);
+    }
+    for (uint32_t i = 2 * k_dim; i < 2 * k_dim + 4; i++) qkv[i] = 1.0f;
+    int32_t source = 0, dest = 3;
+    sc_k_decode_packed_params p = {.qkv = sc_host_devptr(qkv), .o = sc_host_devptr(o),
+        .dtype = d.dtype, .g = sc_host_devptr(&g), .beta = sc_host_devptr(&beta),
+        .shape = d.shape, .row_count = 1, .source = sc_host_devptr(&source),
+        .dest = sc_host_devptr(&dest), .state = pool.slots};
+    run_rows(SC_K_OP_DECODE_PACKED, &p,
+        &(struct outputs){{o, pool.memory}, {sizeof o, pool.bytes}, 2}, false);
+    free(qkv), free(pool.memory);
+}
+END_TEST
+
+/* Mamba-2 token by token, a token a row: B and x of any size, zeros among them; states of denormals
+ * or with a NaN, and none. */
+START_TEST(rows__ssm_steps_agree_to_the_bit)
+{
+    static const float size[] = {0.0f, 0x1p-126f, 0x1p-70f, 0x1p-40f, 1.0f, 0x1p60f};
+    enum { HEADS = 4, ROWS = 3 };
+    struct sc_prng prng;
+    sc_prng_seed(&prng, 1511 + (uint64_t)_i);
+    uint32_t n = _i % 4 == 3 ? between(&prng, 1, 200) : 64u << _i % 2, p_dim = 61u + (uint32_t)_i;
+    struct rig_pool pool = filled_pool(&prng, _i % 3 ? SC_DTYPE_BF16 : SC_DTYPE_F32,
+        (size_t)HEADS * p_dim * n);
+    if (_i % 4 == 2) fill_tiny(&prng, &pool);
+    if (_i % 6 == 5) ((uint16_t *)rig_slot(&pool, 1))[1] = 0x7fff;
+    float *x = rig_normal(&prng, (size_t)ROWS * HEADS * p_dim, 1);
+    float *bc = rig_normal(&prng, (size_t)4 * ROWS * n, 1);
+    float *dt = rig_normal(&prng, ROWS * HEADS, 1);
+    float *y = rig_alloc((size_t)ROWS * HEADS * p_dim * 4), *a_log = rig_normal(&prng, HEADS, 1);
+    for (size_t i = 0; i < (size_t)ROWS * HEADS * p_dim; i++)
+        x[i] *= i % 5 == 0 ? size[sc_prng_below(&prng, 6)] : 1.0f;
+    float b_size = size[(size_t)_i % 6];
+    for (size_t i = 0; i < (size_t)2 * ROWS * n; i++)
+        bc[i] *= b_size == 0.0f && i % n > 0 ? 1.0f : b_size;
+    int32_t start[4] = {0, 1, 2, 3}, source[3] = {1, 0, -1}, dest[3] = {3, 2, 4};
+    sc_k_ssm_params p = {.x = sc_host_devptr(x), .dt = sc_host_devptr(dt),
+        .b = sc_host_devptr(bc), .c = sc_host_devptr(bc + 2 * ROWS * n), .y = sc_host_devptr(y),
+        .dtype = SC_DTYPE_F32, .a_log = sc_host_devptr(a_log), .heads = HEADS, .groups = 2,
+        .head_dim = p_dim, .state_dim = n, .token_count = ROWS, .row_count = ROWS,
+        .row_start = sc_host_devptr(start), .source = sc_host_devptr(source),
+        .dest = sc_host_devptr(dest), .state = pool.slots};
+    struct outputs out = {{y, pool.memory}, {(size_t)ROWS * HEADS * p_dim * 4, pool.bytes}, 2};
+    run_rows(SC_K_OP_SSM, &p, &out, false);
+    free(x), free(bc), free(dt), free(y), free(a_log), free(pool.memory);
 }
 END_TEST
 
@@ -470,6 +538,8 @@ int main(void)
     tcase_add_loop_test(all, rows__recurrent_and_chunk_forms, 0, 2 * ROUNDS);
     tcase_add_loop_test(all, rows__decodes_agree_to_the_bit, 0, 2 * ROUNDS);
     tcase_add_loop_test(all, rows__bf16_states_of_extreme_tokens_agree_to_the_bit, 0, 2 * ROUNDS);
+    tcase_add_loop_test(all, rows__norms_of_extreme_keys_agree_to_the_bit, 0, 4 * ROUNDS);
+    tcase_add_loop_test(all, rows__ssm_steps_agree_to_the_bit, 0, 4 * ROUNDS);
     tcase_add_loop_test(all, rows__projections_and_movers_agree_to_the_bit, 0, ROUNDS);
     tcase_add_loop_test(all, rows__chunk_scans_agree, 0, ROUNDS);
     tcase_add_loop_test(all, rows__rings_agree_to_the_bit, 0, ROUNDS);
