@@ -73,8 +73,8 @@ static double judged(const struct kbench_case *c, const struct kbench_options *o
 }
 
 /* What a cycle takes at least, as measured, over the time of as many decodes: a step can be no
- * faster than to read its states, nor than its arithmetic from a cache. From 1 on the ring cannot
- * be faster than decode, whatever bytes say. */
+ * faster than to read its states and records, nor than its arithmetic from a cache. From 1 on the
+ * ring cannot be faster than decode, whatever bytes say. */
 static double ring_least(const struct kbench_ring *ring)
 {
     double append = fmax(ring->cached_append_us, ring->read_us);
@@ -198,7 +198,7 @@ static void text_ring(const struct kbench_ring *ring)
         "  decode moves %.2f MB a call, the ring %.2f: %.2f times as fast by bytes, %.2f by time "
            "(decode %.1f us; append %.1f, flush %.1f)\n"
            "  from a cache: decode %.1f us, append %.1f, flush %.1f; "
-           "to read the slots takes %.0f %% of the time of x *= c\n",
+           "to read slots and records takes %.0f %% of the time of x *= c\n",
         ring->decode_bytes / 1e6, ring->ring_bytes / 1e6, ring->model_ratio, ring->ratio,
         ring->decode_us, ring->append_us, ring->flush_us, ring->cached_decode_us,
         ring->cached_append_us, ring->cached_flush_us, 100 * ring->read_ratio);

@@ -67,10 +67,15 @@ void kbench_ring_decode(struct kbench_work *w, uint32_t thread)
             kbench_decode(w, lane, kbench_rows(w, lane, call));
 }
 
+/* What the steps of a cycle read, and nothing else: slots, and the records that a step finds. */
 void kbench_ring_read(struct kbench_work *w, uint32_t thread)
 {
     const struct lane *lane = &w->lanes[thread];
+    const uint8_t *pool = w->pool, *rings = w->rings;
     for (uint32_t pass = 0; pass < KBENCH_CYCLE * w->c.passes; pass++)
-        kbench_read_memory((const uint8_t *)w->pool + lane->first * w->part_bytes,
-            lane->slots * w->part_bytes);
+        for (uint64_t slot = lane->first; slot < lane->first + lane->slots; slot++) {
+            kbench_read_memory(pool + slot * w->part_bytes, w->part_bytes);
+            kbench_read_memory(rings + slot * KBENCH_RECORDS * w->record_bytes,
+                pass % KBENCH_CYCLE * w->record_bytes);
+        }
 }

@@ -21,7 +21,7 @@ struct kbench_ring {
     double decode_us, append_us, flush_us; /* medians; append: a mean over 0 .. 14 records */
     double ratio, model_ratio;             /* of times and of bytes: decodes / cycle */
     double decode_bytes, ring_bytes;       /* that one call has to move */
-    double read_us, read_ratio; /* to read the slots; the same / time of x *= c over them */
+    double read_us, read_ratio; /* a step's slots and records; the same / time of x *= c */
     double cached_decode_us, cached_append_us, cached_flush_us; /* the same from a cache */
 };
 

@@ -16,8 +16,9 @@
 #define UNROLL _Pragma("GCC unroll 16")
 #endif
 
-/* How far ahead of the rows in work a state is fetched. */
-enum { NV_MAX = SC_K_DIM_MAX / 16, AHEAD_BYTES = 4096 };
+/* How far ahead of the rows in work a state is fetched: into the nearest cache, and into the second
+ * one where no next head is known. */
+enum { NV_MAX = SC_K_DIM_MAX / 16, AHEAD_BYTES = 4096, FAR_BYTES = 16384 };
 
 /* Four lanes, with the operators of the language. */
 typedef float v4 __attribute__((vector_size(16)));
@@ -125,6 +126,13 @@ SC_REF_INLINE void wide_fetch_far(const uint8_t *from, size_t bytes)
 {
     UNROLL for (size_t line = 0; line < bytes; line += 64)
         __asm__ volatile("prefetcht1 %0" : : "m"(from[line]));
+}
+
+/* Both, of a state that is only read: its heads lie one behind the other. */
+SC_REF_INLINE void wide_fetch_read(const uint8_t *from, size_t bytes)
+{
+    wide_fetch_here(from, bytes);
+    wide_fetch_far(from + FAR_BYTES, bytes);
 }
 
 #endif

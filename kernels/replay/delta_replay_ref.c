@@ -70,14 +70,18 @@ SC_REF_INLINE void read_wide(float *restrict read, float *restrict out, const ui
         const uint8_t *at = from + v * row_bytes;
         v16 sums[4] = {v16_zero(), v16_zero(), v16_zero(), v16_zero()};
         float dots[4];
-        v16 s[2][NV_MAX];
-        wide_fetch(at, 2 * row_bytes);
-        UNROLL for (uint32_t j = 0; j < 2; j++) wide_load(at + j * row_bytes, dtype, nv, s[j]);
-        UNROLL for (uint32_t i = 0; i < nv; i++) {
-            v16 key = v16_load(wk + 16 * i), query = v16_load(wq + 16 * i);
+        UNROLL for (uint32_t i = 0; i < nv; i += 2) {
+            v16 s[2][2];
             UNROLL for (uint32_t j = 0; j < 2; j++) {
-                sums[j] = v16_add(sums[j], v16_mul(s[j][i], key));
-                sums[2 + j] = v16_add(sums[2 + j], v16_mul(s[j][i], query));
+                wide_fetch_read(at + j * row_bytes + i * (row_bytes / nv), 2 * row_bytes / nv);
+                wide_load(at + j * row_bytes + i * (row_bytes / nv), dtype, 2, s[j]);
+            }
+            UNROLL for (uint32_t l = 0; l < 2; l++) {
+                v16 key = v16_load(wk + 16 * (i + l)), query = v16_load(wq + 16 * (i + l));
+                UNROLL for (uint32_t j = 0; j < 2; j++) {
+                    sums[j] = v16_add(sums[j], v16_mul(s[j][l], key));
+                    sums[2 + j] = v16_add(sums[2 + j], v16_mul(s[j][l], query));
+                }
             }
         }
         v16_sums(sums, dots);

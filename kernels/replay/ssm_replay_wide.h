@@ -28,12 +28,15 @@ SC_REF_INLINE void base_rows(float *restrict y, const uint8_t *from, uint32_t v,
     size_t row_bytes = (size_t)nv * 16 * (dtype == SC_DTYPE_F32 ? 4 : 2);
     v16 sums[4] = {v16_zero(), v16_zero(), v16_zero(), v16_zero()};
     float dots[4];
-    wide_fetch(from + v * row_bytes, n * row_bytes);
     UNROLL for (uint32_t r = 0; r < n; r++) {
-        v16 s[NV_MAX];
-        wide_load(from + (v + r) * row_bytes, dtype, nv, s);
-        UNROLL for (uint32_t i = 0; i < nv; i++)
-            sums[r] = v16_add(sums[r], v16_mul(s[i], v16_load(c + 16 * i)));
+        UNROLL for (uint32_t i = 0; i < nv; i += 2) {
+            const uint8_t *at = from + (v + r) * row_bytes + i * (row_bytes / nv);
+            v16 s[2];
+            wide_fetch_read(at, 2 * row_bytes / nv);
+            wide_load(at, dtype, 2, s);
+            UNROLL for (uint32_t l = 0; l < 2; l++)
+                sums[r] = v16_add(sums[r], v16_mul(s[l], v16_load(c + 16 * (i + l))));
+        }
     }
     v16_sums(sums, dots);
     UNROLL for (uint32_t r = 0; r < n; r++) y[v + r] = decay * dots[r];
