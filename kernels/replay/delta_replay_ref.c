@@ -135,6 +135,25 @@ SC_REF_INLINE void decay_two(float *restrict a, float *restrict b, const float *
         for (uint32_t i = 0; i < n; i++) a[i] = a[i] * decay[i], b[i] = b[i] * decay[i];
 }
 
+/* What record i has of the next head: pieces that are too short for a processor to fetch them by
+ * itself. Of the last head it is what happens to come then. */
+SC_REF_INLINE void record_fetch(const struct job *j, const uint8_t *record, uint32_t hv)
+{
+#ifdef __AVX2__
+    const sc_k_delta_shape *s = j->s;
+    uint32_t elem = j->dtype == SC_DTYPE_F32 ? 4 : 2, ratio = s->v_heads / s->heads;
+    wide_fetch_far(record + j->at.d + (size_t)(hv + 1) * s->v_dim * 4, s->v_dim * sizeof(float));
+    if (j->at.decays > 1)
+        wide_fetch_far(record + j->at.decay + (size_t)(hv + 1) * s->k_dim * 4,
+            s->k_dim * sizeof(float));
+    if ((hv + 1) % ratio == 0)
+        wide_fetch_far(record + j->at.k + (size_t)(hv + 1) / ratio * s->k_dim * elem,
+            (size_t)s->k_dim * elem);
+#else
+    (void)j, (void)record, (void)hv;
+#endif
+}
+
 /* Carries wq and wk back over the records, and reads each record's k with both on the way. */
 SC_REF_INLINE void walk_back(const struct job *j, uint32_t hv, float *restrict wk,
     float *restrict wq, float *restrict ck, float *restrict cq)
@@ -145,6 +164,7 @@ SC_REF_INLINE void walk_back(const struct job *j, uint32_t hv, float *restrict w
     for (uint32_t i = j->records; i-- > 0;) {
         const uint8_t *record = ring_record(j->ring, j->r, i);
         const float *decay = record_f32(record, j->at.decay) + (size_t)hv * decays;
+        record_fetch(j, record, hv);
         float inverse = record_f32(record, j->at.inverse)[h];
         ref_load(key, sc_host_devptr(record + j->at.k), j->dtype, (int64_t)h * s->k_dim, s->k_dim);
         ck[i] = inverse * ref_dot(key, wk, s->k_dim);
