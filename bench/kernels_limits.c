@@ -9,6 +9,10 @@
 #include "base/clock.h"
 #include "kernels_bench.h"
 
+/* Floats ahead that reads alone fetch, as kernels do (wide_fetch_read()): a processor fetches by
+ * itself up to the end of a page, and with that alone reads took longer than x *= c. */
+enum { READ_NEAR = 4096 / sizeof(float), READ_FAR = 16384 / sizeof(float) };
+
 #if defined __x86_64__ && defined __GNUC__
 #include <immintrin.h>
 #define WIDE(isa) __attribute__((target(isa)))
@@ -29,17 +33,14 @@ WIDE("avx2") static void scale_avx2(float *x, uint64_t count, float c)
             _mm256_storeu_ps(x + i + j, _mm256_mul_ps(_mm256_loadu_ps(x + i + j), by));
 }
 
-/* Reads alone. A processor fetches by itself up to the end of a page; with that alone they took
- * longer than x *= c, hence as kernels do (wide_fetch_read()). */
 WIDE("avx512f") static void read_avx512(const float *x, uint64_t count)
 {
-    enum { NEAR = 4096 / sizeof(float), FAR = 16384 / sizeof(float) };
     __m512i seen[4];
     for (uint64_t j = 0; j < 4; j++) seen[j] = _mm512_setzero_si512();
     for (uint64_t i = 0; i + 64 <= count; i += 64) {
         for (uint64_t j = 0; j < 4; j++) {
-            __builtin_prefetch(x + i + 16 * j + FAR, 0, 2);
-            __builtin_prefetch(x + i + 16 * j + NEAR, 0, 3);
+            __builtin_prefetch(x + i + 16 * j + READ_FAR, 0, 2);
+            __builtin_prefetch(x + i + 16 * j + READ_NEAR, 0, 3);
             seen[j] = _mm512_or_si512(seen[j], _mm512_loadu_si512(x + i + 16 * j));
         }
     }
@@ -75,7 +76,11 @@ void kbench_read_memory(const void *memory, uint64_t bytes)
     }
 #endif
     uint32_t seen = 0;
-    for (uint64_t i = 0; i < count; i++) seen |= x[i];
+    for (uint64_t i = 0; i + 16 <= count; i += 16) {
+        __builtin_prefetch(x + i + READ_FAR, 0, 2);
+        __builtin_prefetch(x + i + READ_NEAR, 0, 3);
+        for (uint64_t j = 0; j < 16; j++) seen |= x[i + j];
+    }
     volatile uint32_t kept = seen;
     (void)kept;
 }

@@ -2,7 +2,7 @@
 /* Sixteen fp32 lanes: one AVX-512 register or two of AVX2. What is written on them gives the same
  * bits in both, since both do the same operation on each lane, and sums across lanes are one fixed
  * tree, that of ref_lane_sum(). v16_fma() and v16_fnma() alone are fused; code that has to give the
- * bits of the reference does without, but where products are exact. */
+ * bits of the reference does without, but where products are exact, and in v16_divided(). */
 #ifndef SC_V16_H
 #define SC_V16_H
 

@@ -175,10 +175,10 @@ SC_REF_INLINE v16 v16_silu(v16 x)
 }
 
 /* x / root, rounded as division does; `part` is 1 / root, rounded. Where root and part are normal
- * and x is so large that no remainder is a denormal, remainders are exact: the first correction
- * leaves a quotient that is off by less than an ulp, and after that a second one rounds as division
- * does (P. Markstein, Computation of elementary functions on the IBM RISC System/6000 processor,
- * 1990). A division takes the time of sixteen products. */
+ * and x is so large that no remainder is a denormal: the first correction leaves a quotient that is
+ * off by less than an ulp, whose remainder is exact; then the second one rounds as division does
+ * (P. Markstein, Computation of elementary functions on the IBM RISC System/6000 processor, 1990).
+ * A division takes the time of sixteen products. */
 SC_REF_INLINE v16 v16_divided(v16 x, v16 root, v16 part)
 {
     v16 q = v16_mul(x, part);

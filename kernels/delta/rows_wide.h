@@ -363,6 +363,8 @@ SC_REF_INLINE void wide_stream_write(const struct wide_stream *w, struct wide_gr
 {
     size_t row_bytes = (size_t)nv * 16 * (dtype == SC_DTYPE_F32 ? 4 : 2);
     if (dtype == SC_DTYPE_BF16 && __builtin_expect(!g->fused, 0)) {
+        for (uint32_t i = nv / 2; i < nv && n == STREAM_ROWS; i++)
+            wide_stream_fetch(w, g->v, i, nv, n * row_bytes);
         wide_stream_apart(w, g, n, nv * 16, x);
         return;
     }
