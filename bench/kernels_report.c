@@ -34,7 +34,13 @@ static void processor(char *out, size_t size)
 void kbench_head(const struct kbench_options *o, const char *blas, const struct kbench_rival *rival)
 {
     char name[128];
+    char rounds[64];
     double load[1] = {NAN};
+    if (o->rounds > 0)
+        snprintf(rounds, sizeof rounds, "%u rounds", o->rounds);
+    else
+        snprintf(rounds, sizeof rounds, "%d rounds, of decode %d", KBENCH_ROUNDS,
+            KBENCH_DECODE_ROUNDS);
     processor(name, sizeof name);
     if (getloadavg(load, 1) != 1)
         load[0] = -1;
@@ -51,9 +57,9 @@ void kbench_head(const struct kbench_options *o, const char *blas, const struct 
         return;
     }
     printf("%s, %ld processors, load %.1f, last-level cache %llu MiB, states of %u MiB\n"
-           "%u thread%s, %u rounds; x *= c by %s; OpenBLAS core %s\nrival: %s%s\n\n", name, count,
+           "%u thread%s, %s; x *= c by %s; OpenBLAS core %s\nrival: %s%s\n\n", name, count,
         load[0], (unsigned long long)(o->cache_bytes >> 20), o->pool_mib, o->threads,
-        o->threads > 1 ? "s" : "", o->rounds, kbench_scale_name(), blas,
+        o->threads > 1 ? "s" : "", rounds, kbench_scale_name(), blas,
         rival->fd >= 0 ? "" : "none: ", rival->text);
     printf("%-13s %-11s %-5s %-5s %5s %6s  %-11s %11s %8s %9s  %-6s %7s %8s  %11s %7s\n",
         "operation", "model", "dtype", "state", "batch", "tokens", "row", "us", "GB/s", "GFLOP/s",

@@ -7,10 +7,12 @@
 #include "kernels_bench.h"
 #include "kernels_rival.h"
 
-enum { KBENCH_ROUNDS_MAX = 101, KBENCH_THREADS_MAX = 64 };
+enum { KBENCH_ROUNDS_MAX = 101, KBENCH_ROUNDS = 5, KBENCH_DECODE_ROUNDS = 25 };
+enum { KBENCH_THREADS_MAX = 64 };
 
 struct kbench_options {
-    uint32_t threads, rounds, pool_mib, tokens_max, rival_wait_s;
+    uint32_t threads, rounds; /* rounds 0: KBENCH_ROUNDS, of a decode KBENCH_DECODE_ROUNDS */
+    uint32_t pool_mib, tokens_max, rival_wait_s;
     uint64_t cache_bytes; /* of the last level; 0: not known */
     const char *op, *model, *rival;
     bool quick, no_sgemm, json, bars;
