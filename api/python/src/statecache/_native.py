@@ -111,6 +111,13 @@ class Closing:
     def close(self) -> None:
         raise NotImplementedError
 
+    def _close_last(self) -> None:
+        """Closes when nothing refers to it any more."""
+        self.close()
+
+    def _stays_open(self) -> None:
+        """Nothing refers to it any more, and closing was refused."""
+
     def __exit__(self, kind: Any, *_: Any) -> None:
         try:
             self.close()
@@ -124,8 +131,9 @@ class Closing:
         handle = getattr(self, "_handle", None)
         if handle is not None and not handle.closed:
             try:
-                self.close()
+                self._close_last()
             except Error as problem:
+                self._stays_open()
                 warnings.warn(f"{self._said} left open: {problem}", ResourceWarning, stacklevel=2)
 
 

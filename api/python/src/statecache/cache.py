@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import warnings
 from typing import Any, Optional, Sequence, Union
 
 import numpy as np
@@ -12,7 +11,7 @@ from ._arrays import (Array, ArrayLike, Int32, RaggedLike, dtype_of, exact, poin
                       whole)
 from ._keys import ANSWER, LEASE, Hints, Namespace, keys_of, requests_of
 from ._native import Closing, Handle, call, ffi, lib, new_options, text_of, with_text
-from .errors import Error, Invalid, error_of
+from .errors import Invalid, error_of
 from .lease import LEASE_INFO, Lease
 from .pool import Pool
 from .remote import Found
@@ -138,15 +137,8 @@ class Cache(Closing):
     def __enter__(self) -> "Cache":
         return self
 
-    def __del__(self) -> None:
-        handle = getattr(self, "_handle", None)
-        if handle is not None and not handle.closed:
-            try:
-                self.close()
-            except Error as problem:
-                # What it borrowed must stay: the library still has it.
-                _left_open.append(self._borrowed)
-                warnings.warn(f"a cache was left open: {problem}", ResourceWarning, stacklevel=2)
+    def _stays_open(self) -> None:
+        _left_open.append(self._borrowed)  # it must stay: the library still has it
 
     # ----------------------------------------------------------------------------------- requests
 

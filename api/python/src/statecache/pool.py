@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import warnings
 import weakref
 from typing import Any, Optional, Sequence
 
@@ -15,7 +14,7 @@ from ._bf16 import shown
 from ._dlpack import (CODES, CPU, CUDA, CUDA_HOST, Memory, Tensor, array_over, device_text,
                       dtype_text, memory_of)
 from ._native import Closing, Handle, call, ffi, lib, new_options
-from .errors import Busy, Error, Invalid, Mismatch, Unsupported
+from .errors import Busy, Invalid, Mismatch, Unsupported
 from .schema import (DTYPES, KINDS, Part, Schema, Shard, c_shard, c_text, name_in, name_of, part_of)
 
 LAYOUTS = {"page-major": 1, "contiguous": 2}
@@ -131,13 +130,8 @@ class Pool(Closing):
     def __enter__(self) -> "Pool":
         return self
 
-    def __del__(self) -> None:
-        handle = getattr(self, "_handle", None)
-        if handle is not None and not handle.closed:
-            try:
-                handle.close(lambda pointer: call("sc_pool_destroy", pointer))
-            except Error as problem:
-                warnings.warn(f"a pool was left open: {problem}", ResourceWarning, stacklevel=2)
+    def _close_last(self) -> None:
+        self._handle.close(lambda pointer: call("sc_pool_destroy", pointer))
 
     @property
     def schema(self) -> Schema:
