@@ -206,6 +206,17 @@ SC_REF_INLINE void ref_l2norm(float *x, uint32_t n, float eps, float scale)
     for (uint32_t i = 0; i < n; i++) x[i] = x[i] / root * scale;
 }
 
+/* The least |x| of n. */
+SC_REF_INLINE float ref_least_size(const float *x, uint32_t n)
+{
+    int32_t least = INT32_MAX;
+    for (uint32_t i = 0; i < n; i++) {
+        int32_t size = (int32_t)(ref_f32_bits(x[i]) & 0x7fffffffu);
+        least = size < least ? size : least;
+    }
+    return ref_bits_f32((uint32_t)least);
+}
+
 /* Where slot `slot` begins. */
 SC_REF_INLINE sc_devptr ref_slot(const sc_k_slots *slots, int32_t slot)
 {

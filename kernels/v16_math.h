@@ -186,23 +186,12 @@ SC_REF_INLINE v16 v16_divided(v16 x, v16 root, v16 part)
     return v16_fma(v16_fnma(q, root, x), part, q);
 }
 
-/* The least |x| of n. */
-SC_REF_INLINE float v16_least_size(const float *x, uint32_t n)
-{
-    int32_t least = INT32_MAX;
-    for (uint32_t i = 0; i < n; i++) {
-        int32_t size = (int32_t)(ref_f32_bits(x[i]) & 0x7fffffffu);
-        least = size < least ? size : least;
-    }
-    return ref_bits_f32((uint32_t)least);
-}
-
 /* As ref_l2norm(). */
 SC_REF_INLINE void v16_l2norm(float *x, uint32_t n, float eps, float scale)
 {
     float squares = ref_dot(x, x, n) + eps;
     bool usual = n % 16 == 0 && squares > 0x1p-80f && squares < 0x1p80f
-        && v16_least_size(x, n) >= 0x1p-60f;
+        && ref_least_size(x, n) >= 0x1p-60f;
     float root = sqrtf(squares);
     if (!usual) {
         for (uint32_t i = 0; i < n; i++) x[i] = x[i] / root * scale;

@@ -65,11 +65,9 @@ SC_REF_INLINE void tokens_round(struct tokens *x, uint32_t t, uint32_t k_dim)
     float *restrict q = x->q + (size_t)t * k_dim, *restrict read = x->read + (size_t)t * k_dim;
     float *restrict alpha = x->alpha + (size_t)t * k_dim;
     const float *restrict k = x->k + (size_t)t * k_dim;
-    int32_t least = INT32_MAX, decay = 0;
+    int32_t decay = 0;
     for (uint32_t i = 0; i < k_dim; i++) {
-        int32_t size = (int32_t)(ref_f32_bits(k[i]) & 0x7fffffffu);
         int32_t a = (int32_t)ref_f32_bits(alpha[i]);
-        least = size < least ? size : least;
         decay = a > decay ? a : decay;
     }
     for (uint32_t i = 0; i < k_dim; i++) {
@@ -80,7 +78,7 @@ SC_REF_INLINE void tokens_round(struct tokens *x, uint32_t t, uint32_t k_dim)
     }
     x->read_scale[t] = tokens_grid(read, k_dim);
     x->q_scale[t] = tokens_grid(q, k_dim);
-    x->k_least[t] = decay > 0x3f800000 ? 0.0f : ref_bits_f32((uint32_t)least); /* above 1: none */
+    x->k_least[t] = decay > 0x3f800000 ? 0.0f : ref_least_size(k, k_dim); /* above 1: none */
 }
 
 /* Prepared tokens, all of them and once, before their first step. */

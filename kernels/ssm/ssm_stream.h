@@ -11,7 +11,6 @@
 #define SC_SSM_STREAM_H
 
 #include "ssm/ssm_step.h"
-#include "v16_math.h"
 #include "wide_row.h"
 
 /* Rows at a time. */
@@ -98,7 +97,7 @@ SC_REF_INLINE void ssm_all(const struct ssm_ends *e, uint32_t rows, uint32_t nv,
     struct ssm_token *k)
 {
     uint32_t v = 0;
-    float b_least = dtype == SC_DTYPE_BF16 ? v16_least_size(k->b, nv * 16) : 0.0f;
+    float b_least = dtype == SC_DTYPE_BF16 ? ref_least_size(k->b, nv * 16) : 0.0f;
     for (; v + SSM_ROWS <= rows; v += SSM_ROWS) {
         if (SSM_ROWS == 4 && dtype == SC_DTYPE_BF16 && ssm_normal(v, k, b_least))
             ssm_rows(e, v, SSM_ROWS, nv, dtype, true, k);
