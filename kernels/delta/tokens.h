@@ -8,7 +8,7 @@
 #include "gates/gate_math.h"
 
 #ifdef __AVX2__
-#include "delta/rows_wide.h"
+#include "delta/stream_wide.h"
 #define delta_steps wide_steps
 #else
 #include "delta/rows_plain.h"

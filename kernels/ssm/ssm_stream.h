@@ -30,7 +30,7 @@ struct ssm_ends {
 };
 
 /* Row v: new lanes into `s`; what it gives, in lanes, is returned. Meanwhile a row further on is
- * fetched, and the same of the next head, as in delta/rows_wide.h. */
+ * fetched, and the same of the next head, as in delta/stream_wide.h. */
 SC_REF_INLINE v16 ssm_row(const struct ssm_ends *e, uint32_t v, uint32_t nv, sc_dtype dtype,
     const struct ssm_token *k, v16 *s)
 {
