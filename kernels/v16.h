@@ -250,17 +250,39 @@ SC_REF_INLINE v16 v16_pair4(v16 a, v16 b, bool last)
                 : v16_add(_mm512_shuffle_f32x4(a, b, 0x44), _mm512_shuffle_f32x4(a, b, 0xee));
 }
 
-/* The same of eight.   a b c d -> ab cd -> abcd, a quarter each;   with efgh: ae bf cg dh */
-SC_REF_INLINE void v16_sums8(const v16 *a, float *restrict out)
+/* The same of eight, in three steps (0, 1, 2) from a[] to `sums`.
+ *   a b c d -> ab cd -> abcd, a quarter each;   with efgh: ae bf cg dh */
+enum { V16_SUMS8_STEPS = 3 };
+
+struct v16_sums8 {
+    v16 a[8], half[4], quarter[2];
+    __m256 sums;
+};
+
+SC_REF_INLINE void v16_sums8_step(struct v16_sums8 *z, uint32_t step)
 {
     const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 2, 6, 10, 14, 0, 0, 0, 0, 0, 0, 0, 0);
-    v16 half[4], quarter[2];
-    for (int i = 0; i < 4; i++) half[i] = v16_pair4(a[2 * i], a[2 * i + 1], false);
-    for (int i = 0; i < 2; i++) quarter[i] = v16_pair4(half[2 * i], half[2 * i + 1], true);
-    v16 two = v16_add(_mm512_shuffle_ps(quarter[0], quarter[1], 0x44),
-        _mm512_shuffle_ps(quarter[0], quarter[1], 0xee));
-    v16 sums = v16_add(two, _mm512_movehdup_ps(two));
-    _mm256_storeu_ps(out, _mm512_castps512_ps256(_mm512_permutexvar_ps(order, sums)));
+    if (step == 0)
+        for (int i = 0; i < 4; i++) z->half[i] = v16_pair4(z->a[2 * i], z->a[2 * i + 1], false);
+    if (step == 1)
+        for (int i = 0; i < 2; i++)
+            z->quarter[i] = v16_pair4(z->half[2 * i], z->half[2 * i + 1], true);
+    if (step == 2) {
+        v16 two = v16_add(_mm512_shuffle_ps(z->quarter[0], z->quarter[1], 0x44),
+            _mm512_shuffle_ps(z->quarter[0], z->quarter[1], 0xee));
+        v16 sums = v16_add(two, _mm512_movehdup_ps(two));
+        z->sums = _mm512_castps512_ps256(_mm512_permutexvar_ps(order, sums));
+    }
+}
+
+SC_REF_INLINE void v16_sums8(const v16 *a, float *restrict out)
+{
+    struct v16_sums8 z;
+    for (int i = 0; i < 8; i++) z.a[i] = a[i];
+    v16_sums8_step(&z, 0);
+    v16_sums8_step(&z, 1);
+    v16_sums8_step(&z, 2);
+    _mm256_storeu_ps(out, z.sums);
 }
 
 #endif

@@ -14,12 +14,14 @@
 #include "delta/rows_plain.h"
 #include "wide_row.h"
 
-/* Does each of `n` rows of a bf16 state write so much that a step may fuse it (rows_plain.h)? */
+/* What a step on a bf16 state may fuse is at least this (rows_plain.h). */
+#define FUSE_LEAST 0x1p-80f
+
+/* Does each of `n` rows of a bf16 state write so much? */
 SC_REF_INLINE bool wide_fuses(const float *write, uint32_t n, float k_least)
 {
     bool all = true;
-    if (n == 4) return v4_least(v4_load(write), k_least, 0x1p-80f);
-    UNROLL for (uint32_t r = 0; r < n; r++) all &= fabsf(write[r]) * k_least >= 0x1p-80f;
+    UNROLL for (uint32_t r = 0; r < n; r++) all &= fabsf(write[r]) * k_least >= FUSE_LEAST;
     return all;
 }
 

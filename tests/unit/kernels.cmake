@@ -14,6 +14,13 @@ foreach(name small rows choice) # ref_math.h and the table are private to the la
         target_include_directories(test_kernels_${name} PRIVATE ${PROJECT_SOURCE_DIR}/kernels)
     endif()
 endforeach()
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64)$")
+    sc_test(NAME test_kernels_turns LABELS unit LAYERS base kernels
+        SOURCES test_kernels_turns.c kernels_turns_wide.c)
+    target_include_directories(test_kernels_turns PRIVATE ${PROJECT_SOURCE_DIR}/kernels)
+    get_property(row_options GLOBAL PROPERTY SC_AVX512_BF16_OPTIONS)
+    set_source_files_properties(kernels_turns_wide.c PROPERTIES COMPILE_OPTIONS "${row_options}")
+endif()
 # The rows that are not this processor's first choice: the same tests once more.
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64)$")
     set(rows reference avx2 avx512)
