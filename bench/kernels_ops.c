@@ -3,6 +3,7 @@
  * slots of a decode, a sequence of its own in a prefill; it has tensors of its own, too. */
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "base/prng.h"
 #include "kernels_work.h"
@@ -117,18 +118,25 @@ static void lane_open(struct kbench_work *w, struct lane *lane)
     lane->dest[0] = 1;
 }
 
+void *kbench_pages(uint64_t bytes)
+{
+    enum { HUGE_BYTES = 2 << 20 };
+    uint64_t whole = (bytes + HUGE_BYTES - 1) / HUGE_BYTES * HUGE_BYTES;
+    void *memory = aligned_alloc(HUGE_BYTES, whole);
+    if (!memory)
+        bench_fail(BENCH_NO_MEMORY, "out of memory (%llu bytes)", (unsigned long long)bytes);
+    (void)madvise(memory, whole, MADV_HUGEPAGE);
+    return memory;
+}
+
 static void pool_open(struct kbench_work *w, uint64_t pool_bytes)
 {
     uint64_t count = pool_bytes / w->part_bytes / w->c.batch * w->c.batch;
     uint64_t least = (uint64_t)w->threads * w->c.batch;
     if (count < least)
         count = least;
-    w->pool = kbench_values(0, w->c.state, 0.0f);
-    free(w->pool);
     uint64_t block = w->part_bytes * 4, total = (count + 1) * w->part_bytes;
-    w->pool = aligned_alloc(2 << 20, (total + (2 << 20) - 1) / (2 << 20) * (2 << 20));
-    if (!w->pool)
-        bench_fail(BENCH_NO_MEMORY, "out of memory (%llu bytes)", (unsigned long long)total);
+    w->pool = kbench_pages(total);
     void *pattern = kbench_values(block / elem(w->c.state), w->c.state, 0.1f);
     for (uint64_t at = 0; at < total; at += block)
         memcpy((uint8_t *)w->pool + at, pattern, total - at < block ? total - at : block);

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Steps with a ring as `kernels` runs them, in parts, so that a
  * cycle's time can be told apart. */
+#include <string.h>
+
 #include "kernels_work.h"
 #include "statecache/kernels_replay.h"
 
@@ -15,7 +17,8 @@ void kbench_rings_open(struct kbench_work *w)
         bench_must(sc_k_replay_delta_record_bytes(&shape, w->c.dtype, &w->record_bytes),
             "sc_k_replay_delta_record_bytes");
     uint64_t slots = 1 + (uint64_t)w->threads * w->calls * w->c.batch;
-    w->rings = kbench_values(slots * KBENCH_RECORDS * w->record_bytes / 4, SC_DTYPE_F32, 0.0f);
+    w->rings = kbench_pages(slots * KBENCH_RECORDS * w->record_bytes);
+    memset(w->rings, 0, slots * KBENCH_RECORDS * w->record_bytes);
 }
 
 /* The step that lane->records and lane->mode say, each row with the ring of its slot. */

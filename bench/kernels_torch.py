@@ -14,9 +14,10 @@ the venv. What runs, eagerly, with as many threads as ours:
     norms                   Qwen3NextRMSNormGated, l2norm of `transformers`
     decode, verify, gates, Mamba-2 token by token: `Step` and `gates` below, over whole tensors
 
-It is given what suits it: rows of all threads in one call, slots side by side as one view, states
-and conv inputs in the layout of its functions; arguments are ready. A bf16 state is widened,
-computed in fp32 and rounded, as ours. The fixed parts of a call count, as in ours.
+It is given what suits it: rows of all threads in one call, slots side by side as one view, large
+tensors in huge pages, states and conv inputs in the layout of its functions; arguments are ready.
+A bf16 state is widened, computed in fp32 and rounded, as ours. The fixed parts of a call count, as
+in ours.
 
 Before a function is timed its results for a small shape are compared with the float64 formulas of
 tests/oracle/reference.py; beyond BOUND there is no time. Time: of the thread's processor clock with
@@ -31,6 +32,7 @@ import time
 import types
 import warnings
 
+os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")  # PyTorch reads it when it is imported
 CHUNK, SSM_CHUNK, WIDTH, DRAFTS = 64, 128, 4, 8
 BUDGET_S = 3.0
 BOUND = {"fp32": 1e-5, "bf16": 1.5e-2}

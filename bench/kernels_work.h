@@ -29,6 +29,8 @@ struct kbench_work {
 
 /* Small numbers, page-aligned. */
 void *kbench_values(uint64_t count, sc_dtype dtype, float scale);
+/* Memory as a pool has it (sc_backend_alloc()): in huge pages where the system gives them. */
+void *kbench_pages(uint64_t bytes);
 
 static inline sc_devptr dev(const void *ptr)
 {
