@@ -96,15 +96,21 @@ void dense_accumulate(float *y, const float *x, size_t count)
         y[i] += x[i];
 }
 
+typedef float eight __attribute__((vector_size(32), aligned(4), may_alias));
+
 /* Eight partial sums, then a tree: the same order for every caller. */
-static inline float dot(const float *a, const float *b, size_t count)
+static inline __attribute__((always_inline)) float tree(const eight *lane)
 {
-    float lane[8] = {0};
+    const float *l = (const float *)lane;
+    return ((l[0] + l[4]) + (l[2] + l[6])) + ((l[1] + l[5]) + (l[3] + l[7]));
+}
+
+static inline __attribute__((always_inline)) float dot(const float *a, const float *b, size_t count)
+{
+    eight lane = {0};
     for (size_t i = 0; i < count; i += 8)
-        for (size_t j = 0; j < 8; j++)
-            lane[j] += a[i + j] * b[i + j];
-    return ((lane[0] + lane[4]) + (lane[2] + lane[6])) +
-        ((lane[1] + lane[5]) + (lane[3] + lane[7]));
+        lane += *(const eight *)(a + i) * *(const eight *)(b + i);
+    return tree(&lane);
 }
 
 CLONES void dense_rmsnorm(const float *x, const float *weight, float *y, size_t rows, size_t dim)
@@ -123,28 +129,82 @@ void dense_silu_mul(float *a, const float *b, size_t count)
         a[i] = a[i] / (1.0f + expf(-a[i])) * b[i];
 }
 
+/* `rows` rows of the context, a constant, at once: the sum of one is a chain. */
+static inline __attribute__((always_inline)) void some_scores(const float *q,
+    const struct dense_context *context, size_t first, size_t rows, float scale, float *score)
+{
+    const float *key[TILE_ROWS];
+    eight lane[TILE_ROWS];
+    UNROLL for (size_t r = 0; r < rows; r++)
+        key[r] = context->rows[first + r] + context->key_at, lane[r] = (eight){0};
+    for (size_t d = 0; d < context->dim; d += 8) {
+        eight by = *(const eight *)(q + d);
+        UNROLL for (size_t r = 0; r < rows; r++)
+            lane[r] += by * *(const eight *)(key[r] + d);
+    }
+    UNROLL for (size_t r = 0; r < rows; r++)
+        score[first + r] = tree(&lane[r]) * scale;
+}
+
 CLONES static void scores(const float *q, const struct dense_context *context, float scale,
     float *score)
 {
-    for (size_t i = 0; i < context->count; i++)
-        score[i] = dot(q, context->rows[i] + context->key_at, context->dim) * scale;
+    size_t i = 0;
+    for (; i + TILE_ROWS <= context->count; i += TILE_ROWS)
+        some_scores(q, context, i, TILE_ROWS, scale, score);
+    for (; i < context->count; i++)
+        some_scores(q, context, i, 1, scale, score);
+}
+
+/* Columns from d on, a constant number of vectors, in registers. */
+static inline __attribute__((always_inline)) void some_mix(const struct dense_context *context,
+    const float *score, float *out, size_t d, size_t vectors)
+{
+    lanes sum[4];
+    UNROLL for (size_t j = 0; j < vectors; j++)
+        sum[j] = *(const lanes *)(out + d + j * LANES);
+    for (size_t i = 0; i < context->count; i++) {
+        const float *value = context->rows[i] + context->value_at + d;
+        UNROLL for (size_t j = 0; j < vectors; j++)
+            sum[j] += score[i] * *(const lanes *)(value + j * LANES);
+    }
+    UNROLL for (size_t j = 0; j < vectors; j++)
+        *(lanes *)(out + d + j * LANES) = sum[j];
 }
 
 CLONES static void mix(const struct dense_context *context, const float *score, float *out)
 {
-    for (size_t i = 0; i < context->count; i++) {
-        const float *value = context->rows[i] + context->value_at;
-        for (size_t d = 0; d < context->dim; d++)
-            out[d] += score[i] * value[d];
-    }
+    size_t d = 0;
+    for (; d + 4 * LANES <= context->dim; d += 4 * LANES)
+        some_mix(context, score, out, d, 4);
+    for (; d + LANES <= context->dim; d += LANES)
+        some_mix(context, score, out, d, 1);
+    for (size_t i = 0; i < context->count; i++)
+        for (size_t e = d; e < context->dim; e++)
+            out[e] += score[i] * context->rows[i][context->value_at + e];
+}
+
+/* Of at least one number; the order does not matter. */
+CLONES static float largest(const float *x, size_t count)
+{
+    float most[LANES];
+    size_t i = 0;
+    for (size_t j = 0; j < LANES; j++)
+        most[j] = x[0];
+    for (; i + LANES <= count; i += LANES)
+        for (size_t j = 0; j < LANES; j++)
+            most[j] = x[i + j] > most[j] ? x[i + j] : most[j];
+    for (; i < count; i++)
+        most[0] = x[i] > most[0] ? x[i] : most[0];
+    for (size_t j = 1; j < LANES; j++)
+        most[0] = most[j] > most[0] ? most[j] : most[0];
+    return most[0];
 }
 
 void dense_attend(const float *q, const struct dense_context *context, float *score, float *out)
 {
     scores(q, context, 1.0f / sqrtf((float)context->dim), score);
-    float top = score[0], sum = 0;
-    for (size_t i = 1; i < context->count; i++)
-        top = score[i] > top ? score[i] : top;
+    float top = largest(score, context->count), sum = 0;
     for (size_t i = 0; i < context->count; i++) {
         score[i] = expf(score[i] - top);
         sum += score[i];

@@ -185,6 +185,51 @@ START_TEST(dense__rows_do_not_depend_on_the_batch)
 }
 END_TEST
 
+/* Dims that fill vectors of each width, and some that do not; counts around a tile of rows. */
+START_TEST(dense__attention_sums_in_one_order)
+{
+    enum { COUNT_MAX = 37, DIM_MAX = 136, KEY = 3 };
+    static const size_t dims[] = {8, 16, 24, 64, 72, 136}, counts[] = {1, 2, 7, 8, 9, 16, 37};
+    static float rows[COUNT_MAX][KEY + 2 * DIM_MAX];
+    size_t dim = dims[_i % 6], count = counts[_i / 6];
+    float q[DIM_MAX], score[COUNT_MAX], out[DIM_MAX], want[DIM_MAX] = {0}, weight[COUNT_MAX];
+    const float *at[COUNT_MAX];
+    struct sc_prng prng;
+    sc_prng_seed(&prng, 5 + (uint64_t)_i);
+    for (size_t d = 0; d < dim; d++)
+        q[d] = (float)sc_prng_normal(&prng);
+    for (size_t i = 0; i < count; i++) {
+        at[i] = rows[count - 1 - i];
+        for (size_t d = 0; d < KEY + 2 * dim; d++)
+            rows[i][d] = (float)sc_prng_normal(&prng);
+    }
+    const struct dense_context context = {at, count, KEY, KEY + dim, dim};
+    dense_attend(q, &context, score, out);
+
+    float top = -INFINITY, sum = 0;
+    for (size_t i = 0; i < count; i++) {
+        float l[8] = {0};
+        for (size_t d = 0; d < dim; d++) {
+            volatile float product = q[d] * at[i][KEY + d]; /* rounded, not fused */
+            l[d % 8] += product;
+        }
+        weight[i] = ((l[0] + l[4]) + (l[2] + l[6])) + ((l[1] + l[5]) + (l[3] + l[7]));
+        weight[i] *= 1.0f / sqrtf((float)dim);
+        top = weight[i] > top ? weight[i] : top;
+    }
+    for (size_t i = 0; i < count; i++) {
+        weight[i] = expf(weight[i] - top);
+        sum += weight[i];
+        for (size_t d = 0; d < dim; d++) {
+            volatile float product = weight[i] * at[i][KEY + dim + d];
+            want[d] += product;
+        }
+    }
+    for (size_t d = 0; d < dim; d++)
+        ck_assert_msg(want[d] / sum == out[d], "dim %zu, count %zu: %zu", dim, count, d);
+}
+END_TEST
+
 /* ------------------------------------------------------------------------------------- page ids */
 
 START_TEST(page_ids__faults_are_counted)
@@ -382,6 +427,7 @@ void add_part_cases(Suite *suite)
     tcase_add_test(tcase, ideal__hand_made_case);
     tcase_add_loop_test(tcase, ideal__equals_a_comparison_with_every_earlier_sequence, 1, 5);
     tcase_add_test(tcase, dense__rows_do_not_depend_on_the_batch);
+    tcase_add_loop_test(tcase, dense__attention_sums_in_one_order, 0, 6 * 7);
     tcase_add_test(tcase, page_ids__faults_are_counted);
     tcase_add_test(tcase, bars__lines_are_of_one_form_and_a_missed_one_is_status_1);
     tcase_add_test(tcase, bars__what_was_not_measured_is_missed);
