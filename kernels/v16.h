@@ -2,7 +2,8 @@
 /* Sixteen fp32 lanes: one AVX-512 register or two of AVX2. What is written on them gives the same
  * bits in both, since both do the same operation on each lane, and sums across lanes are one fixed
  * tree, that of ref_lane_sum(). v16_fma() and v16_fnma() alone are fused; code that has to give the
- * bits of the reference does without, but where products are exact, and in v16_divided(). */
+ * bits of the reference does without, but where products are exact (by one in v16_add_fused()), and
+ * in v16_divided(). */
 #ifndef SC_V16_H
 #define SC_V16_H
 
@@ -218,6 +219,18 @@ SC_REF_INLINE v16 v16_flush(v16 a, v16 least)
 }
 
 #endif
+
+/* a + b by an instruction that multiplies, too: bits of v16_add(), NaN's payload apart. Zen 4 adds
+ * in two of its pipes and multiplies in two others, so that work may be moved between them. `one`
+ * is v16_one(): a compiler that knew it would add. */
+SC_REF_INLINE v16 v16_one(void)
+{
+    float one = 1.0f;
+    __asm__("" : "+x"(one));
+    return v16_set(one);
+}
+
+SC_REF_INLINE v16 v16_add_fused(v16 a, v16 b, v16 one) { return v16_fma(a, one, b); }
 
 /* Lanes 8 apart, then 4, then 2, then 1. */
 SC_REF_INLINE float v16_sum(v16 a)

@@ -40,15 +40,6 @@ static void span_run(const struct ssm_span *s)
     float block[SSM_BLOCK_ELEMS];
     struct ssm_token k;
     if (count == 0 && source[s->row] == dest[s->row] && p->initial.base == 0) return;
-#ifdef __AVX2__
-    if (count == 1 && p->saves.count == 0 && p->initial.base == 0
-        && ssm_streams(p->state_dim)) {
-        ssm_token_load(&k, s, start);
-        ssm_stream(s, source[s->row], dest[s->row], &k);
-        ssm_token_store(&k, s, start);
-        return;
-    }
-#endif
     struct ref_begin from = ref_begin(&p->state, &p->initial, source[s->row], s->row);
     ref_begin_load(block, &from, ssm_part_at(s), s->rows * p->state_dim);
     for (int64_t t = 0; t < count; t++) {
@@ -60,22 +51,72 @@ static void span_run(const struct ssm_span *s)
     block_store(block, s, dest[s->row]);
 }
 
+/* Rows that a block has from p0 on. */
+static uint32_t span_rows(const sc_k_ssm_params *p, uint32_t p0)
+{
+    uint32_t most = SSM_BLOCK_ELEMS / p->state_dim;
+    return p->head_dim - p0 < most ? p->head_dim - p0 : most;
+}
+
+#ifdef __AVX2__
+static bool row_streams(const sc_k_ssm_params *p, uint32_t r)
+{
+    return sc_kernel_row_tokens(sc_host_ptr(p->row_start), r) == 1 && p->saves.count == 0
+        && p->initial.base == 0 && ssm_streams(p->state_dim);
+}
+
+/* All heads, by the one token of row r. */
+static void row_stream(const sc_k_ssm_params *p, uint32_t r)
+{
+    int64_t t = ((const int32_t *)sc_host_ptr(p->row_start))[r];
+    float dt[SSM_HEADS], alpha[SSM_HEADS];
+    struct ssm_span s = {.p = p, .row = r};
+    struct ssm_token k;
+    for (uint32_t n; s.head < p->heads;) {
+        n = ssm_heads(p, s.head);
+        ssm_token_group(&k, &s, t);
+        ssm_gates(dt, alpha, p, t, s.head, n);
+        for (uint32_t i = 0; i < n; i++, s.head++) {
+            k.dt = dt[i], k.alpha = alpha[i];
+            for (s.p0 = 0; s.p0 < p->head_dim; s.p0 += s.rows) {
+                s.rows = span_rows(p, s.p0);
+                ssm_token_rows(&k, &s, t);
+                ssm_stream(&s, &k);
+                ssm_token_store(&k, &s, t);
+            }
+        }
+    }
+}
+#endif
+
+static void row_run(const sc_k_ssm_params *p, uint32_t r)
+{
+    struct ssm_span s = {.p = p, .row = r};
+#ifdef __AVX2__
+    if (row_streams(p, r)) {
+        row_stream(p, r);
+        return;
+    }
+#endif
+    for (; s.head < p->heads; s.head++)
+        for (s.p0 = 0; s.p0 < p->head_dim; s.p0 += s.rows) {
+            s.rows = span_rows(p, s.p0);
+            span_run(&s);
+        }
+}
+
 sc_status SC_HOST_FN(sc_k_ssm)(const void *params, sc_stream *stream)
 {
     (void)stream;
     const sc_k_ssm_params *p = params;
     const int32_t *row_start = sc_host_ptr(p->row_start), *source = sc_host_ptr(p->source);
-    uint32_t dense = p->heads * p->head_dim, most = SSM_BLOCK_ELEMS / p->state_dim;
+    uint32_t dense = p->heads * p->head_dim;
     int64_t y_stride = sc_kernel_stride(p->y_stride, dense);
     for (uint32_t r = 0; r < p->row_count; r++) {
         uint32_t count = sc_kernel_row_tokens(row_start, r);
         for (uint32_t t = 0; source[r] < 0 && t < count; t++)
             ref_store_zero(p->y, p->dtype, ((int64_t)row_start[r] + t) * y_stride, dense);
-        for (uint32_t h = 0; source[r] >= 0 && h < p->heads; h++)
-            for (uint32_t p0 = 0; p0 < p->head_dim; p0 += most) {
-                uint32_t rows = p->head_dim - p0 < most ? p->head_dim - p0 : most;
-                span_run(&(struct ssm_span){.p = p, .row = r, .head = h, .p0 = p0, .rows = rows});
-            }
+        if (source[r] >= 0) row_run(p, r);
     }
     return SC_OK;
 }

@@ -8,7 +8,10 @@
 #include "ref_math.h"
 #include "statecache/kernels_ssm.h"
 
-enum { SSM_BLOCK_ELEMS = 16384 }; /* 64 KiB of rows */
+enum {
+    SSM_BLOCK_ELEMS = 16384, /* 64 KiB of rows */
+    SSM_HEADS = 16           /* heads whose gates are computed together */
+};
 
 /* One head's view of one token; x and y are those of the rows of the block. */
 struct ssm_token {
@@ -38,22 +41,53 @@ struct ssm_span {
     uint32_t row, head, p0, rows; /* rows p0.. of a head of a row of the call */
 };
 
+/* Heads from `head` on that share B and C, SSM_HEADS at most. */
+static inline uint32_t ssm_heads(const sc_k_ssm_params *p, uint32_t head)
+{
+    uint32_t share = p->heads / p->groups, left = share - head % share;
+    return left < SSM_HEADS ? left : SSM_HEADS;
+}
+
+/* dt and decay of token t of the call, n heads from `head` on. */
+static inline void ssm_gates(float *restrict dt, float *restrict alpha, const sc_k_ssm_params *p,
+    int64_t t, uint32_t head, uint32_t n)
+{
+    const float *a_log = (const float *)sc_host_ptr(p->a_log) + head;
+    const float *bias = sc_host_ptr(p->dt_bias);
+    float raw[SSM_HEADS];
+    ref_load(raw, p->dt, p->dtype, t * sc_kernel_stride(p->dt_stride, p->heads) + head, n);
+    for (uint32_t i = 0; i < n; i++) raw[i] += bias != NULL ? bias[head + i] : 0.0f;
+    for (uint32_t i = 0; i < n; i++) dt[i] = ref_softplus(raw[i]);
+    for (uint32_t i = 0; i < n; i++) alpha[i] = ref_exp(-ref_exp(a_log[i]) * dt[i]);
+}
+
+/* B and C of token t, of the span's group. */
+static inline void ssm_token_group(struct ssm_token *k, const struct ssm_span *s, int64_t t)
+{
+    const sc_k_ssm_params *p = s->p;
+    uint64_t bs = (uint64_t)p->groups * p->state_dim;
+    int64_t group = (int64_t)(s->head / (p->heads / p->groups)) * p->state_dim;
+    ref_load(k->b, p->b, p->dtype, t * sc_kernel_stride(p->b_stride, bs) + group, p->state_dim);
+    ref_load(k->c, p->c, p->dtype, t * sc_kernel_stride(p->c_stride, bs) + group, p->state_dim);
+}
+
+/* Its x, and how much of it is added to y. */
+static inline void ssm_token_rows(struct ssm_token *k, const struct ssm_span *s, int64_t t)
+{
+    const sc_k_ssm_params *p = s->p;
+    const float *skip = sc_host_ptr(p->d);
+    uint64_t xs = (uint64_t)p->heads * p->head_dim;
+    ref_load(k->x, p->x, p->dtype, t * sc_kernel_stride(p->x_stride, xs)
+        + (int64_t)s->head * p->head_dim + s->p0, s->rows);
+    k->skip = skip != NULL ? skip[s->head] : 0.0f;
+}
+
 /* Token t of the call, as the span sees it. */
 static inline void ssm_token_load(struct ssm_token *k, const struct ssm_span *s, int64_t t)
 {
-    const sc_k_ssm_params *p = s->p;
-    uint64_t xs = (uint64_t)p->heads * p->head_dim, bs = (uint64_t)p->groups * p->state_dim;
-    int64_t group = (int64_t)(s->head / (p->heads / p->groups)) * p->state_dim;
-    const float *bias = sc_host_ptr(p->dt_bias), *skip = sc_host_ptr(p->d);
-    float raw = 0.0f, rate = ref_exp(((const float *)sc_host_ptr(p->a_log))[s->head]);
-    ref_load(k->b, p->b, p->dtype, t * sc_kernel_stride(p->b_stride, bs) + group, p->state_dim);
-    ref_load(k->c, p->c, p->dtype, t * sc_kernel_stride(p->c_stride, bs) + group, p->state_dim);
-    ref_load(k->x, p->x, p->dtype, t * sc_kernel_stride(p->x_stride, xs)
-        + (int64_t)s->head * p->head_dim + s->p0, s->rows);
-    ref_load(&raw, p->dt, p->dtype, t * sc_kernel_stride(p->dt_stride, p->heads) + s->head, 1);
-    k->dt = ref_softplus(raw + (bias != NULL ? bias[s->head] : 0.0f));
-    k->alpha = ref_exp(-rate * k->dt);
-    k->skip = skip != NULL ? skip[s->head] : 0.0f;
+    ssm_token_group(k, s, t);
+    ssm_gates(&k->dt, &k->alpha, s->p, t, s->head, 1);
+    ssm_token_rows(k, s, t);
 }
 
 /* Its output, gated. */

@@ -27,6 +27,7 @@ struct ssm_ends {
     const uint8_t *from; /* NULL: zeros */
     uint8_t *to;         /* NULL: not stored */
     const uint8_t *next; /* the same rows of the head that comes then; NULL: it is not known */
+    bool fetch;          /* ahead of the rows in work */
 };
 
 /* Row v: new lanes into `s`; what it gives, in lanes, is returned. Meanwhile a row further on is
@@ -38,12 +39,12 @@ SC_REF_INLINE v16 ssm_row(const struct ssm_ends *e, uint32_t v, uint32_t nv, sc_
     v16 alpha = v16_set(k->alpha), write = v16_set(k->dt * k->x[v]), sum = v16_zero();
     UNROLL for (uint32_t i = 0; i < nv; i += 2, at += 2 * row_bytes / nv) {
         if (e->from != NULL) {
-            wide_fetch_here(e->from + at, 2 * row_bytes / nv);
+            if (e->fetch) wide_fetch_here(e->from + at, 2 * row_bytes / nv);
             wide_load(e->from + at, dtype, 2, s + i);
         } else {
             s[i] = s[i + 1] = v16_zero();
         }
-        if (e->next != NULL) wide_fetch_far(e->next + at, 2 * row_bytes / nv);
+        if (e->fetch && e->next != NULL) wide_fetch_far(e->next + at, 2 * row_bytes / nv);
         UNROLL for (uint32_t l = i; l < i + 2; l++) {
             s[l] = v16_add(v16_mul(s[l], alpha), v16_mul(write, v16_load(k->b + 16 * l)));
             sum = v16_add(sum, v16_mul(s[l], v16_load(k->c + 16 * l)));
@@ -63,9 +64,9 @@ SC_REF_INLINE float ssm_mark(v16 sum, sc_dtype dtype)
 #endif
 }
 
-/* n rows from v on; `normal`: they hold no denormals (wide_row.h). */
+/* n rows from v on, each to its end: rounding may have to look at it twice. */
 SC_REF_INLINE void ssm_rows(const struct ssm_ends *e, uint32_t v, uint32_t n, uint32_t nv,
-    sc_dtype dtype, bool normal, struct ssm_token *k)
+    sc_dtype dtype, struct ssm_token *k)
 {
     size_t row_bytes = (size_t)nv * 16 * (dtype == SC_DTYPE_F32 ? 4 : 2);
     v16 sums[4] = {v16_zero(), v16_zero(), v16_zero(), v16_zero()};
@@ -75,10 +76,44 @@ SC_REF_INLINE void ssm_rows(const struct ssm_ends *e, uint32_t v, uint32_t n, ui
         sums[r] = ssm_row(e, v + r, nv, dtype, k, s);
         if (e->to != NULL)
             wide_store(e->to + (v + r) * row_bytes, dtype, nv, s, ssm_mark(sums[r], dtype),
-                normal);
+                false);
     }
     v16_sums(sums, y);
     UNROLL for (uint32_t r = 0; r < n; r++) k->y[v + r] = y[r];
+}
+
+/* Registers i and i + 1 of SSM_ROWS rows, which hold no denormals. */
+SC_REF_INLINE void ssm_columns(const struct ssm_ends *e, uint32_t v, uint32_t i, uint32_t nv,
+    const struct ssm_token *k, const v16 *write, v16 *restrict sums)
+{
+    size_t row_bytes = (size_t)nv * 32, at = v * row_bytes + i * 32;
+    size_t fetch = v * row_bytes + i * 32 * SSM_ROWS;
+    v16 alpha = v16_set(k->alpha), one = v16_one(), b[2], c[2];
+    UNROLL for (uint32_t l = 0; l < 2; l++)
+        b[l] = v16_load(k->b + 16 * (i + l)), c[l] = v16_load(k->c + 16 * (i + l));
+    UNROLL for (uint32_t r = 0; r < SSM_ROWS; r++, at += row_bytes, fetch += 64) {
+        v16 s[2] = {v16_zero(), v16_zero()};
+        if (e->fetch && e->from != NULL) wide_fetch_here(e->from + fetch, 64);
+        if (e->from != NULL) wide_load(e->from + at, SC_DTYPE_BF16, 2, s);
+        if (e->fetch && e->next != NULL) wide_fetch_far(e->next + fetch, 64);
+        UNROLL for (uint32_t l = 0; l < 2; l++)
+            s[l] = v16_add(v16_mul(s[l], alpha), v16_mul(write[r], b[l]));
+        sums[r] = v16_add(sums[r], v16_mul(s[0], c[0]));
+        sums[r] = v16_add_fused(sums[r], v16_mul(s[1], c[1]), one);
+        if (e->to != NULL) wide_store(e->to + at, SC_DTYPE_BF16, 2, s, 0.0f, true);
+    }
+}
+
+/* SSM_ROWS such rows of bf16 from v on, side by side: B and C are loaded once for all. */
+SC_REF_INLINE void ssm_rows_normal(const struct ssm_ends *e, uint32_t v, uint32_t nv,
+    struct ssm_token *k)
+{
+    v16 sums[4] = {v16_zero(), v16_zero(), v16_zero(), v16_zero()}, write[SSM_ROWS];
+    float y[4];
+    UNROLL for (uint32_t r = 0; r < SSM_ROWS; r++) write[r] = v16_set(k->dt * k->x[v + r]);
+    UNROLL for (uint32_t i = 0; i < nv; i += 2) ssm_columns(e, v, i, nv, k, write, sums);
+    v16_sums(sums, y);
+    UNROLL for (uint32_t r = 0; r < SSM_ROWS; r++) k->y[v + r] = y[r];
 }
 
 /* Do four rows write so much that no sum is a denormal? Then each of their sums has a term of 2^-80
@@ -99,12 +134,12 @@ SC_REF_INLINE void ssm_all(const struct ssm_ends *e, uint32_t rows, uint32_t nv,
     uint32_t v = 0;
     float b_least = dtype == SC_DTYPE_BF16 ? ref_least_size(k->b, nv * 16) : 0.0f;
     for (; v + SSM_ROWS <= rows; v += SSM_ROWS) {
-        if (SSM_ROWS == 4 && dtype == SC_DTYPE_BF16 && ssm_normal(v, k, b_least))
-            ssm_rows(e, v, SSM_ROWS, nv, dtype, true, k);
+        if (dtype == SC_DTYPE_BF16 && ssm_normal(v, k, b_least))
+            ssm_rows_normal(e, v, nv, k);
         else
-            ssm_rows(e, v, SSM_ROWS, nv, dtype, false, k);
+            ssm_rows(e, v, SSM_ROWS, nv, dtype, k);
     }
-    for (; v < rows && v < SC_K_DIM_MAX; v++) ssm_rows(e, v, 1, nv, dtype, false, k);
+    for (; v < rows && v < SC_K_DIM_MAX; v++) ssm_rows(e, v, 1, nv, dtype, k);
 }
 
 /* The rows of a state that come after the span's: those of its next head, or of the next row's
@@ -119,20 +154,41 @@ SC_REF_INLINE const uint8_t *ssm_next(const struct ssm_span *span)
     return span->row + 1 < p->row_count ? wide_at(&p->state, source[span->row + 1], 0) : NULL;
 }
 
-/* The token of the span, loaded: its y is made, but for the gate. */
-SC_REF_INLINE void ssm_stream(const struct ssm_span *span, int32_t source, int32_t dest,
+SC_REF_INLINE void ssm_sized(const struct ssm_ends *e, const struct ssm_span *span,
     struct ssm_token *k)
 {
-    const sc_k_ssm_params *p = span->p;
-    struct ssm_ends e = {.from = wide_at(&p->state, source, ssm_part_at(span)),
-        .to = wide_at(&p->state, dest, ssm_part_at(span)), .next = ssm_next(span)};
-    bool f32 = p->state.dtype == SC_DTYPE_F32;
-    if (p->state_dim == 128 && f32)
-        ssm_all(&e, span->rows, 8, SC_DTYPE_F32, k);
-    else if (p->state_dim == 128)
-        ssm_all(&e, span->rows, 8, SC_DTYPE_BF16, k);
+    bool f32 = span->p->state.dtype == SC_DTYPE_F32;
+    if (span->p->state_dim == 128 && f32)
+        ssm_all(e, span->rows, 8, SC_DTYPE_F32, k);
+    else if (span->p->state_dim == 128)
+        ssm_all(e, span->rows, 8, SC_DTYPE_BF16, k);
     else
-        ssm_all(&e, span->rows, 4, p->state.dtype, k);
+        ssm_all(e, span->rows, 4, span->p->state.dtype, k);
+}
+
+/* The token of the span, loaded: its y is made, but for the gate. From a slot to a slot it is
+ * compiled without a question for each line; `next` is `from` where it is not known: that is in a
+ * cache, and to fetch it again costs next to nothing. */
+SC_REF_INLINE void ssm_stream(const struct ssm_span *span, struct ssm_token *k)
+{
+    const sc_k_ssm_params *p = span->p;
+    const int32_t *source = sc_host_ptr(p->source), *dest = sc_host_ptr(p->dest);
+    struct ssm_ends e = {.from = wide_at(&p->state, source[span->row], ssm_part_at(span)),
+        .to = wide_at(&p->state, dest[span->row], ssm_part_at(span)), .next = ssm_next(span),
+        .fetch = true};
+    if (e.from != NULL && e.to != NULL) {
+        struct ssm_ends both = {e.from, e.to, e.next != NULL ? e.next : e.from, true};
+        if (both.from == NULL || both.to == NULL || both.next == NULL) __builtin_unreachable();
+        if (p->state.dtype == SC_DTYPE_F32 && wide_fetches_itself()) {
+            both.fetch = false;
+            ssm_sized(&both, span, k);
+        } else {
+            both.fetch = true;
+            ssm_sized(&both, span, k);
+        }
+    } else {
+        ssm_sized(&e, span, k);
+    }
     for (uint32_t v = 0; p->d != 0 && v < span->rows; v++) k->y[v] += k->skip * k->x[v];
 }
 
