@@ -62,7 +62,7 @@ SC_REF_INLINE void read_plain(float *restrict read, float *restrict out, const u
 #ifdef __AVX2__
 /* Two rows at a time: the bits of ref_dot(). */
 SC_REF_INLINE void read_wide(float *restrict read, float *restrict out, const uint8_t *from,
-    uint32_t rows, uint32_t nv, sc_dtype dtype, const float *wk, const float *wq)
+    uint32_t rows, uint32_t nv, sc_dtype dtype, const float *wk, const float *wq, bool fetch)
 {
     size_t row_bytes = (size_t)nv * 16 * (dtype == SC_DTYPE_F32 ? 4 : 2);
     uint32_t v = 0;
@@ -73,8 +73,9 @@ SC_REF_INLINE void read_wide(float *restrict read, float *restrict out, const ui
         UNROLL for (uint32_t i = 0; i < nv; i += 2) {
             v16 s[2][2];
             UNROLL for (uint32_t j = 0; j < 2; j++) {
-                wide_fetch_read(at + j * row_bytes + i * (row_bytes / nv), 2 * row_bytes / nv);
-                wide_load(at + j * row_bytes + i * (row_bytes / nv), dtype, 2, s[j]);
+                const uint8_t *two = at + j * row_bytes + i * (row_bytes / nv);
+                if (fetch) wide_fetch_read(two, 2 * row_bytes / nv);
+                wide_load(two, dtype, 2, s[j]);
             }
             UNROLL for (uint32_t l = 0; l < 2; l++) {
                 v16 key = v16_load(wk + 16 * (i + l)), query = v16_load(wq + 16 * (i + l));
@@ -91,6 +92,18 @@ SC_REF_INLINE void read_wide(float *restrict read, float *restrict out, const ui
     if (v < rows)
         read_plain(read + v, out + v, from + v * row_bytes, rows - v, nv * 16, dtype, wk, wq);
 }
+
+/* For a k_dim that wide_knows(). */
+SC_REF_INLINE void read_sized(float *restrict read, float *restrict out, const uint8_t *from,
+    uint32_t rows, uint32_t k_dim, sc_dtype dtype, const float *wk, const float *wq, bool fetch)
+{
+    if (k_dim == 128)
+        read_wide(read, out, from, rows, 8, dtype, wk, wq, fetch);
+    else if (k_dim == 64)
+        read_wide(read, out, from, rows, 4, dtype, wk, wq, fetch);
+    else
+        read_wide(read, out, from, rows, 16, dtype, wk, wq, fetch);
+}
 #endif
 
 static void read_base(float *restrict read, float *restrict out, const struct job *j, uint32_t hv,
@@ -104,26 +117,22 @@ static void read_base(float *restrict read, float *restrict out, const struct jo
     }
     const uint8_t *from = (const uint8_t *)sc_host_ptr(ref_slot(j->state, j->source))
         + delta_at(j->s, hv, 0) * (j->state->dtype == SC_DTYPE_F32 ? 4 : 2);
-    bool f32 = j->state->dtype == SC_DTYPE_F32;
+    sc_dtype dtype = j->state->dtype;
 #ifdef __AVX2__
-    if (k_dim == 128 && f32) {
-        read_wide(read, out, from, rows, 8, SC_DTYPE_F32, wk, wq);
+    if (wide_knows(k_dim) && dtype == SC_DTYPE_F32 && wide_fetches_itself()) {
+        read_sized(read, out, from, rows, k_dim, SC_DTYPE_F32, wk, wq, false);
         return;
     }
-    if (k_dim == 128) {
-        read_wide(read, out, from, rows, 8, SC_DTYPE_BF16, wk, wq);
+    if (wide_knows(k_dim) && dtype == SC_DTYPE_F32) {
+        read_sized(read, out, from, rows, k_dim, SC_DTYPE_F32, wk, wq, true);
         return;
     }
-    if (k_dim == 64) {
-        read_wide(read, out, from, rows, 4, j->state->dtype, wk, wq);
-        return;
-    }
-    if (k_dim == 256) {
-        read_wide(read, out, from, rows, 16, j->state->dtype, wk, wq);
+    if (wide_knows(k_dim)) {
+        read_sized(read, out, from, rows, k_dim, SC_DTYPE_BF16, wk, wq, true);
         return;
     }
 #endif
-    read_plain(read, out, from, rows, k_dim, f32 ? SC_DTYPE_F32 : SC_DTYPE_BF16, wk, wq);
+    read_plain(read, out, from, rows, k_dim, dtype, wk, wq);
 }
 
 SC_REF_INLINE void decay_two(float *restrict a, float *restrict b, const float *decay, uint32_t n,

@@ -2,7 +2,7 @@
 /* The selective state space with a ring, on the host.
  *
  * APPEND, one head: with A the product of all decays, A_j of those after record j, and the token
- * among the records,
+ * among the records (B . C once for the heads that share it),
  *
  *   y = A (S0 C) + sum_j A_j dt_j (B_j . C) x_j  (+ D x, gated)
  *
@@ -26,27 +26,26 @@ struct job {
     int32_t source;
 };
 
-SC_REF_INLINE float record_f32(const uint8_t *record, uint64_t offset, uint32_t i)
-{
-    return ((const float *)(const void *)(record + offset))[i];
-}
-
 SC_REF_INLINE uint32_t group_of(const struct job *j)
 {
     return j->span.head / (j->span.p->heads / j->span.p->groups);
 }
 
-/* Record i as a token of the span; no c, no output. */
-static void record_token(struct ssm_token *k, const struct job *j, uint32_t i)
+/* B of record i, of the span's group. */
+static void record_group(float *restrict out, const struct job *j, uint32_t i)
 {
     const sc_k_ssm_params *p = j->span.p;
-    const uint8_t *record = ring_record(j->ring, j->span.row, i);
-    k->dt = record_f32(record, j->at.dt, j->span.head);
-    k->alpha = record_f32(record, j->at.decay, j->span.head);
-    ref_load(k->x, sc_host_devptr(record + j->at.x), p->dtype,
-        (int64_t)j->span.head * p->head_dim + j->span.p0, j->span.rows);
-    ref_load(k->b, sc_host_devptr(record + j->at.b), p->dtype,
+    ref_load(out, sc_host_devptr(ring_record(j->ring, j->span.row, i) + j->at.b), p->dtype,
         (int64_t)group_of(j) * p->state_dim, p->state_dim);
+}
+
+/* Its x, of the span's rows from v on. */
+SC_REF_INLINE void record_x(float *restrict out, const struct job *j, uint32_t i, uint32_t v,
+    uint32_t n)
+{
+    const sc_k_ssm_params *p = j->span.p;
+    ref_load(out, sc_host_devptr(ring_record(j->ring, j->span.row, i) + j->at.x), p->dtype,
+        (int64_t)j->span.head * p->head_dim + j->span.p0 + v, n);
 }
 
 /* What the token leaves in the ring. */
@@ -83,7 +82,13 @@ static void read_base(float *restrict y, const struct job *j, const float *c, fl
     int64_t at = ssm_part_at(&j->span);
 #ifdef __AVX2__
     if (ssm_streams(n)) {
-        base_read(y, wide_at(&p->state, j->source, at), j->span.rows, n, p->state.dtype, c, decay);
+        size_t elem = sc_kernel_elem_bytes(p->dtype), row = (size_t)j->span.head * p->head_dim;
+        struct ssm_base e = {.from = wide_at(&p->state, j->source, at), .rows = j->span.rows,
+            .records = j->records, .next_pitch = j->ring->record_bytes,
+            .next = ring_record(j->ring, j->span.row, 0) + j->at.x
+                + (row + j->span.p0 + j->span.rows) * elem,
+            .next_bytes = j->span.rows * elem};
+        base_read(y, e, n, p->state.dtype, c, decay);
         return;
     }
 #endif
@@ -97,67 +102,127 @@ static void read_base(float *restrict y, const struct job *j, const float *c, fl
     }
 }
 
-static void append_span(const struct job *j)
+/* Heads that share B and C, and what the token has of them. */
+struct heads {
+    uint32_t count;
+    float dt[SSM_HEADS], alpha[SSM_HEADS];
+    float decay[SSM_HEADS]; /* APPEND: of the base */
+    float own;              /* APPEND: B . C */
+    float part[SC_REPLAY_RECORDS_MAX][SSM_HEADS]; /* APPEND: of x of a record */
+};
+
+/* dt and decay of record i, of the heads from the span's on. */
+static const float *record_gates(const struct job *j, uint32_t i, uint64_t offset)
+{
+    const uint8_t *record = ring_record(j->ring, j->span.row, i);
+    return (const float *)(const void *)(record + offset) + j->span.head;
+}
+
+/* `k`: B and C of the token. */
+static void append_parts(struct heads *h, const struct job *j, const struct ssm_token *k)
+{
+    uint32_t n = j->span.p->state_dim;
+    float b[SC_K_DIM_MAX];
+    memcpy(h->decay, h->alpha, h->count * sizeof(float));
+    h->own = ref_dot(k->b, k->c, n);
+    for (uint32_t i = j->records; i-- > 0;) {
+        const float *dt = record_gates(j, i, j->at.dt), *alpha = record_gates(j, i, j->at.decay);
+        record_group(b, j, i);
+        float dot = ref_dot(b, k->c, n);
+        for (uint32_t l = 0; l < h->count; l++) {
+            h->part[i][l] = h->decay[l] * dt[l] * dot;
+            h->decay[l] = h->decay[l] * alpha[l];
+        }
+    }
+}
+
+/* The same where it lies, or in `room`. */
+SC_REF_INLINE const float *record_x_at(float *restrict room, const struct job *j, uint32_t i,
+    uint32_t v, uint32_t n)
 {
     const sc_k_ssm_params *p = j->span.p;
-    float part[SC_REPLAY_RECORDS_MAX];
-    struct ssm_token k, past;
-    ssm_token_load(&k, &j->span, j->span.row);
-    float decay = k.alpha;
-    for (uint32_t i = j->records; i-- > 0;) {
-        record_token(&past, j, i);
-        part[i] = decay * past.dt * ref_dot(past.b, k.c, p->state_dim);
-        decay = decay * past.alpha;
-    }
-    read_base(k.y, j, k.c, decay);
+    const uint8_t *x = ring_record(j->ring, j->span.row, i) + j->at.x;
+    if (p->dtype == SC_DTYPE_F32)
+        return (const float *)(const void *)x + (size_t)j->span.head * p->head_dim + j->span.p0 + v;
+    record_x(room, j, i, v, n);
+    return room;
+}
+
+/* y += sum_i part_i x_i: 32 rows from v on, in registers from the first record to the last. */
+static void append_records32(float *restrict y, const struct job *j, const struct heads *h,
+    uint32_t at, uint32_t v)
+{
+    float room[32];
+    ref_v8 sum[4];
+    memcpy(sum, y + v, sizeof sum);
     for (uint32_t i = 0; i < j->records; i++) {
-        const uint8_t *record = ring_record(j->ring, j->span.row, i);
-        ref_load(past.x, sc_host_devptr(record + j->at.x), p->dtype,
-            (int64_t)j->span.head * p->head_dim + j->span.p0, j->span.rows);
-        for (uint32_t v = 0; v < j->span.rows; v++) k.y[v] = k.y[v] + part[i] * past.x[v];
+        const float *x = record_x_at(room, j, i, v, 32);
+        for (uint32_t l = 0; l < 4; l++)
+            sum[l] = sum[l] + h->part[i][at] * *(const ref_v8 *)(x + 8 * l);
     }
-    float own = k.dt * ref_dot(k.b, k.c, p->state_dim);
+    memcpy(y + v, sum, sizeof sum);
+}
+
+static void append_records(float *restrict y, const struct job *j, const struct heads *h,
+    uint32_t at)
+{
+    float room[32];
+    uint32_t v = 0, rest = j->span.rows % 32;
+    for (; v + 32 <= j->span.rows; v += 32) append_records32(y, j, h, at, v);
+    for (uint32_t i = 0; rest > 0 && i < j->records; i++) {
+        const float *x = record_x_at(room, j, i, v, rest);
+        for (uint32_t l = 0; l < rest; l++) y[v + l] = y[v + l] + h->part[i][at] * x[l];
+    }
+}
+
+/* `at`: the span's head among `h`. */
+static void append_span(const struct job *j, const struct heads *h, uint32_t at,
+    struct ssm_token *k)
+{
+    float own = k->dt * h->own;
+    read_base(k->y, j, k->c, h->decay[at]);
+    append_records(k->y, j, h, at);
     for (uint32_t v = 0; v < j->span.rows; v++) {
-        k.y[v] = k.y[v] + own * k.x[v];
-        if (p->d != 0) k.y[v] += k.skip * k.x[v];
+        k->y[v] = k->y[v] + own * k->x[v];
+        if (j->span.p->d != 0) k->y[v] += k->skip * k->x[v];
     }
-    record_write(j, &k);
-    ssm_token_store(&k, &j->span, j->span.row);
+    record_write(j, k);
 }
 
 #ifdef __AVX2__
 /* flush_span() for a state_dim that has registers. */
-static void flush_streamed(const struct job *j, int32_t dest, bool token)
+static void flush_streamed(const struct job *j, int32_t dest, struct ssm_past *past,
+    struct ssm_token *token)
 {
     const sc_k_ssm_params *p = j->span.p;
     struct ssm_ends e = {.from = wide_at(&p->state, j->source, ssm_part_at(&j->span)),
         .to = wide_at(&p->state, dest, ssm_part_at(&j->span))};
-    struct ssm_past past;
-    struct ssm_token k;
-    for (past.count = 0; past.count < j->records; past.count++) {
-        record_token(&k, j, past.count);
-        past.alpha[past.count] = k.alpha, past.dt[past.count] = k.dt;
-        memcpy(past.x + (size_t)past.count * j->span.rows, k.x, j->span.rows * sizeof(float));
-        memcpy(past.b + (size_t)past.count * p->state_dim, k.b, p->state_dim * sizeof(float));
+    for (uint32_t i = 0; i < past->count; i++) {
+        past->alpha[i] = record_gates(j, i, j->at.decay)[0];
+        past->dt[i] = record_gates(j, i, j->at.dt)[0];
+        record_x(past->x + (size_t)i * j->span.rows, j, i, 0, j->span.rows);
     }
-    if (token) ssm_token_load(&k, &j->span, j->span.row);
-    past_flush(&e, &past, j->span.rows, p->state_dim, p->state.dtype, token ? &k : NULL);
-    if (!token) return;
-    for (uint32_t v = 0; p->d != 0 && v < j->span.rows; v++) k.y[v] += k.skip * k.x[v];
-    ssm_token_store(&k, &j->span, j->span.row);
+    past_flush(&e, past, j->span.rows, p->state_dim, p->state.dtype, token);
+    for (uint32_t v = 0; token != NULL && p->d != 0 && v < j->span.rows; v++)
+        token->y[v] += token->skip * token->x[v];
+}
+
+/* B of the records. */
+static void flush_group(struct ssm_past *past, const struct job *j)
+{
+    uint32_t n = j->span.p->state_dim;
+    for (past->count = 0; past->count < j->records; past->count++) {
+        float *b = past->b + (size_t)past->count * n;
+        record_group(b, j, past->count);
+        past->b_least[past->count] = ref_least_size(b, n);
+    }
 }
 #endif
 
-/* `token`: the row's own comes after the records. */
-static void flush_span(const struct job *j, int32_t dest, bool token)
+/* `token`: the row's own, which comes after the records, or NULL. */
+static void flush_span(const struct job *j, int32_t dest, struct ssm_token *token)
 {
     const sc_k_ssm_params *p = j->span.p;
-#ifdef __AVX2__
-    if (ssm_streams(p->state_dim)) {
-        flush_streamed(j, dest, token);
-        return;
-    }
-#endif
     float block[SSM_BLOCK_ELEMS];
     struct ssm_token k = {.skip = 0.0f};
     uint32_t n = j->span.rows * p->state_dim;
@@ -166,34 +231,80 @@ static void flush_span(const struct job *j, int32_t dest, bool token)
     else
         ref_load(block, ref_slot(&p->state, j->source), p->state.dtype, ssm_part_at(&j->span), n);
     for (uint32_t i = 0; i < j->records; i++) {
-        record_token(&k, j, i);
+        k.dt = record_gates(j, i, j->at.dt)[0], k.alpha = record_gates(j, i, j->at.decay)[0];
+        record_group(k.b, j, i);
+        record_x(k.x, j, i, 0, j->span.rows);
         ssm_step(block, j->span.rows, p->state_dim, &k, false, p->state.dtype);
     }
-    if (token) {
-        ssm_token_load(&k, &j->span, j->span.row);
-        ssm_step(block, j->span.rows, p->state_dim, &k, p->d != 0, p->state.dtype);
-        ssm_token_store(&k, &j->span, j->span.row);
-    }
+    if (token != NULL)
+        ssm_step(block, j->span.rows, p->state_dim, token, p->d != 0, p->state.dtype);
     if (dest > 0)
         ref_store(block, ref_slot(&p->state, dest), p->state.dtype, ssm_part_at(&j->span), n);
+}
+
+/* A row of the call on its way through its heads. */
+struct work {
+    struct job j;
+    int32_t mode, dest;
+    struct heads h;
+    struct ssm_token k; /* the row's own */
+#ifdef __AVX2__
+    struct ssm_past past;
+#endif
+};
+
+static void run_flush(struct work *w)
+{
+    struct ssm_token *token = w->mode == SC_REPLAY_FLUSH ? &w->k : NULL;
+#ifdef __AVX2__
+    if (ssm_streams(w->j.span.p->state_dim)) {
+        flush_streamed(&w->j, w->dest, &w->past, token);
+        return;
+    }
+#endif
+    flush_span(&w->j, w->dest, token);
+}
+
+/* Head `at` of w->h. */
+static void run_head(struct work *w, uint32_t at)
+{
+    struct ssm_span *s = &w->j.span;
+    uint32_t most = SSM_BLOCK_ELEMS / s->p->state_dim;
+    for (s->p0 = 0; s->p0 < s->p->head_dim; s->p0 += s->rows) {
+        s->rows = s->p->head_dim - s->p0 < most ? s->p->head_dim - s->p0 : most;
+        if (w->mode != SC_REPLAY_FOLD) {
+            w->k.dt = w->h.dt[at], w->k.alpha = w->h.alpha[at];
+            ssm_token_rows(&w->k, s, s->row);
+        }
+        if (w->mode == SC_REPLAY_APPEND)
+            append_span(&w->j, &w->h, at, &w->k);
+        else
+            run_flush(w);
+        if (w->mode != SC_REPLAY_FOLD) ssm_token_store(&w->k, s, s->row);
+    }
 }
 
 static void run_row(const sc_k_replay_ssm_params *c, uint32_t r, int32_t mode)
 {
     const sc_k_ssm_params *p = &c->step;
-    int32_t dest = ((const int32_t *)sc_host_ptr(p->dest))[r];
-    struct job j = {.span = {.p = p, .row = r}, .ring = &c->ring, .at = ring_ssm_at(p),
+    struct work w;
+    struct ssm_span *s = &w.j.span;
+    w.j = (struct job){.span = {.p = p, .row = r}, .ring = &c->ring, .at = ring_ssm_at(p),
         .records = ring_records(&c->ring, r),
         .source = ((const int32_t *)sc_host_ptr(p->source))[r]};
-    uint32_t most = SSM_BLOCK_ELEMS / p->state_dim;
-    for (j.span.head = 0; j.span.head < p->heads; j.span.head++)
-        for (j.span.p0 = 0; j.span.p0 < p->head_dim; j.span.p0 += most) {
-            j.span.rows = p->head_dim - j.span.p0 < most ? p->head_dim - j.span.p0 : most;
-            if (mode == SC_REPLAY_APPEND)
-                append_span(&j);
-            else
-                flush_span(&j, dest, mode == SC_REPLAY_FLUSH);
+    w.mode = mode, w.dest = ((const int32_t *)sc_host_ptr(p->dest))[r];
+    while (s->head < p->heads) {
+        w.h.count = ssm_heads(p, s->head);
+        if (mode != SC_REPLAY_FOLD) {
+            ssm_token_group(&w.k, s, r);
+            ssm_gates(w.h.dt, w.h.alpha, p, r, s->head, w.h.count);
         }
+        if (mode == SC_REPLAY_APPEND) append_parts(&w.h, &w.j, &w.k);
+#ifdef __AVX2__
+        if (mode != SC_REPLAY_APPEND && ssm_streams(p->state_dim)) flush_group(&w.past, &w.j);
+#endif
+        for (uint32_t i = 0; i < w.h.count; i++, s->head++) run_head(&w, i);
+    }
 }
 
 sc_status SC_HOST_FN(sc_k_replay_ssm)(const void *params, sc_stream *stream)

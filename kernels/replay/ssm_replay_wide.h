@@ -17,48 +17,80 @@ enum { PAST_ROWS = 1 };
 struct ssm_past {
     uint32_t count;
     float alpha[SC_REPLAY_RECORDS_MAX], dt[SC_REPLAY_RECORDS_MAX];
+    float b_least[SC_REPLAY_RECORDS_MAX]; /* the least |b| */
     float x[SC_REPLAY_RECORDS_MAX * SC_K_DIM_MAX], b[SC_REPLAY_RECORDS_MAX * 128];
 };
 
 /* ---- y = A (S0 C) ---- */
 
-SC_REF_INLINE void base_rows(float *restrict y, const uint8_t *from, uint32_t v, uint32_t n,
+/* A base: its rows, and x of the head that comes then, in each record, which is fetched evenly
+ * while they are read. */
+struct ssm_base {
+    const uint8_t *from, *next;
+    size_t next_bytes, next_pitch;
+    uint32_t rows, records;
+    bool fetch; /* rows ahead of those in work */
+};
+
+SC_REF_INLINE void base_fetch(const struct ssm_base *e, uint32_t part, uint32_t parts)
+{
+    for (uint32_t i = e->records * part / parts; i < e->records * (part + 1) / parts; i++)
+        for (size_t line = 0; line < e->next_bytes; line += 64)
+            __builtin_prefetch(e->next + i * e->next_pitch + line, 0, 3);
+}
+
+SC_REF_INLINE void base_rows(float *restrict y, const struct ssm_base *e, uint32_t v, uint32_t n,
     uint32_t nv, sc_dtype dtype, const float *c, float decay)
 {
     size_t row_bytes = (size_t)nv * 16 * (dtype == SC_DTYPE_F32 ? 4 : 2);
-    v16 sums[4] = {v16_zero(), v16_zero(), v16_zero(), v16_zero()};
+    v16 sums[4] = {v16_zero(), v16_zero(), v16_zero(), v16_zero()}, one = v16_one();
     float dots[4];
     UNROLL for (uint32_t r = 0; r < n; r++) {
         UNROLL for (uint32_t i = 0; i < nv; i += 2) {
-            const uint8_t *at = from + (v + r) * row_bytes + i * (row_bytes / nv);
-            v16 s[2];
-            wide_fetch_read(at, 2 * row_bytes / nv);
+            const uint8_t *at = e->from + (v + r) * row_bytes + i * (row_bytes / nv);
+            v16 s[2], last;
+            if (e->fetch) wide_fetch_read(at, 2 * row_bytes / nv);
             wide_load(at, dtype, 2, s);
-            UNROLL for (uint32_t l = 0; l < 2; l++)
-                sums[r] = v16_add(sums[r], v16_mul(s[l], v16_load(c + 16 * (i + l))));
+            sums[r] = v16_add(sums[r], v16_mul(s[0], v16_load(c + 16 * i)));
+            last = v16_mul(s[1], v16_load(c + 16 * (i + 1)));
+            sums[r] = dtype == SC_DTYPE_F32 ? v16_add(sums[r], last)
+                                            : v16_add_fused(sums[r], last, one);
         }
     }
     v16_sums(sums, dots);
     UNROLL for (uint32_t r = 0; r < n; r++) y[v + r] = decay * dots[r];
 }
 
-SC_REF_INLINE void base_all(float *restrict y, const uint8_t *from, uint32_t rows, uint32_t nv,
+SC_REF_INLINE void base_all(float *restrict y, const struct ssm_base *e, uint32_t nv,
     sc_dtype dtype, const float *c, float decay)
 {
     uint32_t v = 0;
-    for (; v + 4 <= rows; v += 4) base_rows(y, from, v, 4, nv, dtype, c, decay);
-    for (; v < rows; v++) base_rows(y, from, v, 1, nv, dtype, c, decay);
+    for (; v + 4 <= e->rows; v += 4) {
+        base_fetch(e, v / 4, e->rows / 4);
+        base_rows(y, e, v, 4, nv, dtype, c, decay);
+    }
+    for (; v < e->rows; v++) base_rows(y, e, v, 1, nv, dtype, c, decay);
 }
 
-SC_REF_INLINE void base_read(float *restrict y, const uint8_t *from, uint32_t rows,
-    uint32_t state_dim, sc_dtype dtype, const float *c, float decay)
+SC_REF_INLINE void base_sized(float *restrict y, const struct ssm_base *e, uint32_t state_dim,
+    sc_dtype dtype, const float *c, float decay)
 {
     if (state_dim == 128 && dtype == SC_DTYPE_F32)
-        base_all(y, from, rows, 8, SC_DTYPE_F32, c, decay);
+        base_all(y, e, 8, SC_DTYPE_F32, c, decay);
     else if (state_dim == 128)
-        base_all(y, from, rows, 8, SC_DTYPE_BF16, c, decay);
+        base_all(y, e, 8, SC_DTYPE_BF16, c, decay);
     else
-        base_all(y, from, rows, 4, dtype, c, decay);
+        base_all(y, e, 4, dtype, c, decay);
+}
+
+SC_REF_INLINE void base_read(float *restrict y, struct ssm_base e, uint32_t state_dim,
+    sc_dtype dtype, const float *c, float decay)
+{
+    e.fetch = !wide_fetches_itself();
+    if (e.fetch)
+        base_sized(y, &e, state_dim, dtype, c, decay);
+    else
+        base_sized(y, &e, state_dim, dtype, c, decay);
 }
 
 /* ---- records, and the token behind them ---- */
@@ -96,6 +128,38 @@ SC_REF_INLINE void past_step(v16 (*restrict s)[NV_MAX], uint32_t v, uint32_t n, 
     }
 }
 
+/* The same without an output, rounded to bf16, where no sum is a denormal. */
+SC_REF_INLINE void past_step_normal(v16 (*restrict s)[NV_MAX], uint32_t n, uint32_t nv,
+    float alpha, float dt, const float *x, const float *b)
+{
+    v16 decay = v16_set(alpha), one = v16_one(), write[PAST_ROWS];
+    UNROLL for (uint32_t r = 0; r < n; r++) write[r] = v16_set(dt * x[r]);
+    UNROLL for (uint32_t i = 0; i < nv; i += 2) {
+        v16 by[2] = {v16_load(b + 16 * i), v16_load(b + 16 * i + 16)};
+        UNROLL for (uint32_t r = 0; r < n; r++) {
+            v32h least = v32h_none();
+            s[r][i] = v16_add(v16_mul(s[r][i], decay), v16_mul(write[r], by[0]));
+            s[r][i + 1] = v16_add_fused(v16_mul(s[r][i + 1], decay), v16_mul(write[r], by[1]), one);
+            v32h_widen(v32h_narrow(&s[r][i], &least), &s[r][i]);
+        }
+    }
+}
+
+/* Does a record write so much to n rows that no sum is a denormal (ssm_normal())? */
+SC_REF_INLINE bool past_normal(const struct ssm_past *past, uint32_t t, const float *x,
+    uint32_t n)
+{
+#ifdef __AVX512BF16__
+    bool all = true;
+    UNROLL for (uint32_t r = 0; r < n; r++)
+        all &= fabsf(past->dt[t] * x[r]) * past->b_least[t] >= 0x1p-80f;
+    return all;
+#else
+    (void)past, (void)t, (void)x, (void)n;
+    return false; /* nobody asks */
+#endif
+}
+
 /* `own`: the token after the records, or NULL. */
 SC_REF_INLINE void past_rows(const struct ssm_ends *e, const struct ssm_past *past, uint32_t v,
     uint32_t n, uint32_t rows, uint32_t nv, sc_dtype dtype, struct ssm_token *own)
@@ -111,10 +175,15 @@ SC_REF_INLINE void past_rows(const struct ssm_ends *e, const struct ssm_past *pa
         }
     }
     for (uint32_t t = 0; t < past->count; t++) {
+        const float *x = past->x + (size_t)t * rows + v;
+        if (dtype == SC_DTYPE_BF16 && past_normal(past, t, x, n)) {
+            past_step_normal(s, n, nv, past->alpha[t], past->dt[t], x, past->b + t * dim);
+            continue;
+        }
         past_step(s, v, n, nv, past->alpha[t], past->dt[t], past->x + (size_t)t * rows,
             past->b + t * dim, NULL, NULL);
-        if (dtype != SC_DTYPE_BF16) continue;
-        UNROLL for (uint32_t r = 0; r < n; r++) wide_round(s[r], nv, past_mark(s[r], nv), false);
+        UNROLL for (uint32_t r = 0; r < n && dtype == SC_DTYPE_BF16; r++)
+            wide_round(s[r], nv, past_mark(s[r], nv), false);
     }
     if (own != NULL)
         past_step(s, v, n, nv, own->alpha, own->dt, own->x, own->b, own->c, own->y);
