@@ -128,8 +128,9 @@ SC_REF_INLINE void wide_fetch_far(const uint8_t *from, size_t bytes)
         __asm__ volatile("prefetcht1 %0" : : "m"(from[line]));
 }
 
-/* Does the processor fetch fp32 rows better by itself, where they come one behind the other? Zen 4
- * does; later processors of AMD, unmeasured, are taken for it. */
+/* Does the processor fetch rows better by itself, where they come one behind the other? Zen 4 does
+ * with fp32 rows, and with Mamba-2's of bf16 that are only read; all others of AMD, unmeasured, are
+ * taken for it. */
 SC_REF_INLINE bool wide_fetches_itself(void) { return __builtin_cpu_is("amd"); }
 
 /* Both, of a state that is only read: its heads lie one behind the other. */

@@ -119,16 +119,13 @@ static void read_base(float *restrict read, float *restrict out, const struct jo
         + delta_at(j->s, hv, 0) * (j->state->dtype == SC_DTYPE_F32 ? 4 : 2);
     sc_dtype dtype = j->state->dtype;
 #ifdef __AVX2__
-    if (wide_knows(k_dim) && dtype == SC_DTYPE_F32 && wide_fetches_itself()) {
-        read_sized(read, out, from, rows, k_dim, SC_DTYPE_F32, wk, wq, false);
-        return;
-    }
-    if (wide_knows(k_dim) && dtype == SC_DTYPE_F32) {
-        read_sized(read, out, from, rows, k_dim, SC_DTYPE_F32, wk, wq, true);
-        return;
-    }
     if (wide_knows(k_dim)) {
-        read_sized(read, out, from, rows, k_dim, SC_DTYPE_BF16, wk, wq, true);
+        if (dtype == SC_DTYPE_F32 && wide_fetches_itself())
+            read_sized(read, out, from, rows, k_dim, SC_DTYPE_F32, wk, wq, false);
+        else if (dtype == SC_DTYPE_F32)
+            read_sized(read, out, from, rows, k_dim, SC_DTYPE_F32, wk, wq, true);
+        else
+            read_sized(read, out, from, rows, k_dim, SC_DTYPE_BF16, wk, wq, true);
         return;
     }
 #endif

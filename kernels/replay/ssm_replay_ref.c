@@ -26,17 +26,12 @@ struct job {
     int32_t source;
 };
 
-SC_REF_INLINE uint32_t group_of(const struct job *j)
-{
-    return j->span.head / (j->span.p->heads / j->span.p->groups);
-}
-
 /* B of record i, of the span's group. */
 static void record_group(float *restrict out, const struct job *j, uint32_t i)
 {
     const sc_k_ssm_params *p = j->span.p;
     ref_load(out, sc_host_devptr(ring_record(j->ring, j->span.row, i) + j->at.b), p->dtype,
-        (int64_t)group_of(j) * p->state_dim, p->state_dim);
+        (int64_t)ssm_group_at(&j->span), p->state_dim);
 }
 
 /* Its x, of the span's rows from v on. */
@@ -45,7 +40,18 @@ SC_REF_INLINE void record_x(float *restrict out, const struct job *j, uint32_t i
 {
     const sc_k_ssm_params *p = j->span.p;
     ref_load(out, sc_host_devptr(ring_record(j->ring, j->span.row, i) + j->at.x), p->dtype,
-        (int64_t)j->span.head * p->head_dim + j->span.p0 + v, n);
+        (int64_t)ssm_rows_at(&j->span) + v, n);
+}
+
+/* The same where it lies, or in `room`. */
+SC_REF_INLINE const float *record_x_at(float *restrict room, const struct job *j, uint32_t i,
+    uint32_t v, uint32_t n)
+{
+    const uint8_t *x = ring_record(j->ring, j->span.row, i) + j->at.x;
+    if (j->span.p->dtype == SC_DTYPE_F32)
+        return (const float *)(const void *)x + ssm_rows_at(&j->span) + v;
+    record_x(room, j, i, v, n);
+    return room;
 }
 
 /* What the token leaves in the ring. */
@@ -54,18 +60,18 @@ static void record_write(const struct job *j, const struct ssm_token *k)
     const sc_k_ssm_params *p = j->span.p;
     uint64_t elem = sc_kernel_elem_bytes(p->dtype), r = j->span.row, n = p->state_dim;
     uint64_t wide = (uint64_t)p->heads * p->head_dim, group = (uint64_t)p->groups * n;
-    uint64_t x_at = (uint64_t)j->span.head * p->head_dim + j->span.p0, g = group_of(j);
+    uint64_t x_at = ssm_rows_at(&j->span), b_at = ssm_group_at(&j->span);
     uint8_t *record = ring_record(j->ring, j->span.row, j->records);
     const uint8_t *x = (const uint8_t *)sc_host_ptr(p->x)
         + (r * (uint64_t)sc_kernel_stride(p->x_stride, wide) + x_at) * elem;
     const uint8_t *b = (const uint8_t *)sc_host_ptr(p->b)
-        + (r * (uint64_t)sc_kernel_stride(p->b_stride, group) + g * n) * elem;
+        + (r * (uint64_t)sc_kernel_stride(p->b_stride, group) + b_at) * elem;
     memcpy(record + j->at.x + x_at * elem, x, j->span.rows * elem);
     if (j->span.p0 > 0) return;
     memcpy(record + j->at.dt + (uint64_t)j->span.head * 4, &k->dt, 4);
     memcpy(record + j->at.decay + (uint64_t)j->span.head * 4, &k->alpha, 4);
     if (j->span.head % (p->heads / p->groups) == 0)
-        memcpy(record + j->at.b + g * n * elem, b, n * elem);
+        memcpy(record + j->at.b + b_at * elem, b, n * elem);
 }
 
 /* y = A (S0 C) for the rows of the span. */
@@ -82,11 +88,11 @@ static void read_base(float *restrict y, const struct job *j, const float *c, fl
     int64_t at = ssm_part_at(&j->span);
 #ifdef __AVX2__
     if (ssm_streams(n)) {
-        size_t elem = sc_kernel_elem_bytes(p->dtype), row = (size_t)j->span.head * p->head_dim;
+        size_t elem = sc_kernel_elem_bytes(p->dtype);
         struct ssm_base e = {.from = wide_at(&p->state, j->source, at), .rows = j->span.rows,
             .records = j->records, .next_pitch = j->ring->record_bytes,
             .next = ring_record(j->ring, j->span.row, 0) + j->at.x
-                + (row + j->span.p0 + j->span.rows) * elem,
+                + (ssm_rows_at(&j->span) + j->span.rows) * elem,
             .next_bytes = j->span.rows * elem};
         base_read(y, e, n, p->state.dtype, c, decay);
         return;
@@ -103,7 +109,7 @@ static void read_base(float *restrict y, const struct job *j, const float *c, fl
 }
 
 /* Heads that share B and C, and what the token has of them. */
-struct heads {
+struct head_group {
     uint32_t count;
     float dt[SSM_HEADS], alpha[SSM_HEADS];
     float decay[SSM_HEADS]; /* APPEND: of the base */
@@ -119,7 +125,7 @@ static const float *record_gates(const struct job *j, uint32_t i, uint64_t offse
 }
 
 /* `k`: B and C of the token. */
-static void append_parts(struct heads *h, const struct job *j, const struct ssm_token *k)
+static void append_parts(struct head_group *h, const struct job *j, const struct ssm_token *k)
 {
     uint32_t n = j->span.p->state_dim;
     float b[SC_K_DIM_MAX];
@@ -136,20 +142,8 @@ static void append_parts(struct heads *h, const struct job *j, const struct ssm_
     }
 }
 
-/* The same where it lies, or in `room`. */
-SC_REF_INLINE const float *record_x_at(float *restrict room, const struct job *j, uint32_t i,
-    uint32_t v, uint32_t n)
-{
-    const sc_k_ssm_params *p = j->span.p;
-    const uint8_t *x = ring_record(j->ring, j->span.row, i) + j->at.x;
-    if (p->dtype == SC_DTYPE_F32)
-        return (const float *)(const void *)x + (size_t)j->span.head * p->head_dim + j->span.p0 + v;
-    record_x(room, j, i, v, n);
-    return room;
-}
-
 /* y += sum_i part_i x_i: 32 rows from v on, in registers from the first record to the last. */
-static void append_records32(float *restrict y, const struct job *j, const struct heads *h,
+static void append_records32(float *restrict y, const struct job *j, const struct head_group *h,
     uint32_t at, uint32_t v)
 {
     float room[32];
@@ -163,7 +157,7 @@ static void append_records32(float *restrict y, const struct job *j, const struc
     memcpy(y + v, sum, sizeof sum);
 }
 
-static void append_records(float *restrict y, const struct job *j, const struct heads *h,
+static void append_records(float *restrict y, const struct job *j, const struct head_group *h,
     uint32_t at)
 {
     float room[32];
@@ -176,7 +170,7 @@ static void append_records(float *restrict y, const struct job *j, const struct 
 }
 
 /* `at`: the span's head among `h`. */
-static void append_span(const struct job *j, const struct heads *h, uint32_t at,
+static void append_span(const struct job *j, const struct head_group *h, uint32_t at,
     struct ssm_token *k)
 {
     float own = k->dt * h->own;
@@ -219,8 +213,10 @@ static void flush_group(struct ssm_past *past, const struct job *j)
 }
 #endif
 
-/* `token`: the row's own, which comes after the records, or NULL. */
-static void flush_span(const struct job *j, int32_t dest, struct ssm_token *token)
+/* `token`: the row's own, which comes after the records, or NULL. Not inlined: its block would lie
+ * beside that of whoever needs none. */
+static __attribute__((noinline)) void flush_span(const struct job *j, int32_t dest,
+    struct ssm_token *token)
 {
     const sc_k_ssm_params *p = j->span.p;
     float block[SSM_BLOCK_ELEMS];
@@ -246,19 +242,17 @@ static void flush_span(const struct job *j, int32_t dest, struct ssm_token *toke
 struct work {
     struct job j;
     int32_t mode, dest;
-    struct heads h;
-    struct ssm_token k; /* the row's own */
-#ifdef __AVX2__
-    struct ssm_past past;
-#endif
+    struct head_group h;
+    struct ssm_token k;    /* the row's own */
+    struct ssm_past *past; /* NULL: no flush_streamed() */
 };
 
 static void run_flush(struct work *w)
 {
     struct ssm_token *token = w->mode == SC_REPLAY_FLUSH ? &w->k : NULL;
 #ifdef __AVX2__
-    if (ssm_streams(w->j.span.p->state_dim)) {
-        flush_streamed(&w->j, w->dest, &w->past, token);
+    if (w->past != NULL) {
+        flush_streamed(&w->j, w->dest, w->past, token);
         return;
     }
 #endif
@@ -269,9 +263,8 @@ static void run_flush(struct work *w)
 static void run_head(struct work *w, uint32_t at)
 {
     struct ssm_span *s = &w->j.span;
-    uint32_t most = SSM_BLOCK_ELEMS / s->p->state_dim;
     for (s->p0 = 0; s->p0 < s->p->head_dim; s->p0 += s->rows) {
-        s->rows = s->p->head_dim - s->p0 < most ? s->p->head_dim - s->p0 : most;
+        s->rows = ssm_span_rows(s);
         if (w->mode != SC_REPLAY_FOLD) {
             w->k.dt = w->h.dt[at], w->k.alpha = w->h.alpha[at];
             ssm_token_rows(&w->k, s, s->row);
@@ -284,7 +277,8 @@ static void run_head(struct work *w, uint32_t at)
     }
 }
 
-static void run_row(const sc_k_replay_ssm_params *c, uint32_t r, int32_t mode)
+static void run_row(const sc_k_replay_ssm_params *c, uint32_t r, int32_t mode,
+    struct ssm_past *past)
 {
     const sc_k_ssm_params *p = &c->step;
     struct work w;
@@ -292,19 +286,40 @@ static void run_row(const sc_k_replay_ssm_params *c, uint32_t r, int32_t mode)
     w.j = (struct job){.span = {.p = p, .row = r}, .ring = &c->ring, .at = ring_ssm_at(p),
         .records = ring_records(&c->ring, r),
         .source = ((const int32_t *)sc_host_ptr(p->source))[r]};
-    w.mode = mode, w.dest = ((const int32_t *)sc_host_ptr(p->dest))[r];
+    w.past = past, w.mode = mode, w.dest = ((const int32_t *)sc_host_ptr(p->dest))[r];
     while (s->head < p->heads) {
-        w.h.count = ssm_heads(p, s->head);
+        w.h.count = ssm_head_count(p, s->head);
         if (mode != SC_REPLAY_FOLD) {
             ssm_token_group(&w.k, s, r);
             ssm_gates(w.h.dt, w.h.alpha, p, r, s->head, w.h.count);
         }
         if (mode == SC_REPLAY_APPEND) append_parts(&w.h, &w.j, &w.k);
 #ifdef __AVX2__
-        if (mode != SC_REPLAY_APPEND && ssm_streams(p->state_dim)) flush_group(&w.past, &w.j);
+        if (past != NULL) flush_group(past, &w.j);
 #endif
         for (uint32_t i = 0; i < w.h.count; i++, s->head++) run_head(&w, i);
     }
+}
+
+#ifdef __AVX2__
+/* Not inlined: an append does without so large a frame. */
+static __attribute__((noinline)) void run_streamed(const sc_k_replay_ssm_params *c, uint32_t r,
+    int32_t mode)
+{
+    struct ssm_past past;
+    run_row(c, r, mode, &past);
+}
+#endif
+
+static void run_mode(const sc_k_replay_ssm_params *c, uint32_t r, int32_t mode)
+{
+#ifdef __AVX2__
+    if (mode != SC_REPLAY_APPEND && ssm_streams(c->step.state_dim)) {
+        run_streamed(c, r, mode);
+        return;
+    }
+#endif
+    run_row(c, r, mode, NULL);
 }
 
 sc_status SC_HOST_FN(sc_k_replay_ssm)(const void *params, sc_stream *stream)
@@ -319,7 +334,7 @@ sc_status SC_HOST_FN(sc_k_replay_ssm)(const void *params, sc_stream *stream)
             ref_store_zero(c->step.y, c->step.dtype,
                 (int64_t)r * sc_kernel_stride(c->step.y_stride, dense), dense);
         else
-            run_row(c, r, mode);
+            run_mode(c, r, mode);
     }
     return SC_OK;
 }
@@ -330,6 +345,6 @@ sc_status SC_HOST_FN(sc_k_replay_ssm_fold)(const void *params, sc_stream *stream
     const sc_k_replay_ssm_params *c = params;
     const int32_t *source = sc_host_ptr(c->step.source);
     for (uint32_t r = 0; r < c->step.row_count; r++)
-        if (ring_mode(&c->ring, source, r) == SC_REPLAY_FOLD) run_row(c, r, SC_REPLAY_FOLD);
+        if (ring_mode(&c->ring, source, r) == SC_REPLAY_FOLD) run_mode(c, r, SC_REPLAY_FOLD);
     return SC_OK;
 }

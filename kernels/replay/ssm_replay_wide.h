@@ -17,14 +17,14 @@ enum { PAST_ROWS = 1 };
 struct ssm_past {
     uint32_t count;
     float alpha[SC_REPLAY_RECORDS_MAX], dt[SC_REPLAY_RECORDS_MAX];
-    float b_least[SC_REPLAY_RECORDS_MAX]; /* the least |b| */
+    float b_least[SC_REPLAY_RECORDS_MAX]; /* the least |b|, for past_normal() */
     float x[SC_REPLAY_RECORDS_MAX * SC_K_DIM_MAX], b[SC_REPLAY_RECORDS_MAX * 128];
 };
 
 /* ---- y = A (S0 C) ---- */
 
-/* A base: its rows, and x of the head that comes then, in each record, which is fetched evenly
- * while they are read. */
+/* A base: its rows, and x of the rows that come then, in each record, which is fetched evenly while
+ * they are read, four at a time. */
 struct ssm_base {
     const uint8_t *from, *next;
     size_t next_bytes, next_pitch;
@@ -86,11 +86,13 @@ SC_REF_INLINE void base_sized(float *restrict y, const struct ssm_base *e, uint3
 SC_REF_INLINE void base_read(float *restrict y, struct ssm_base e, uint32_t state_dim,
     sc_dtype dtype, const float *c, float decay)
 {
-    e.fetch = !wide_fetches_itself();
-    if (e.fetch)
+    if (wide_fetches_itself()) {
+        e.fetch = false; /* each is compiled without the question */
         base_sized(y, &e, state_dim, dtype, c, decay);
-    else
+    } else {
+        e.fetch = true;
         base_sized(y, &e, state_dim, dtype, c, decay);
+    }
 }
 
 /* ---- records, and the token behind them ---- */
@@ -132,14 +134,14 @@ SC_REF_INLINE void past_step(v16 (*restrict s)[NV_MAX], uint32_t v, uint32_t n, 
 SC_REF_INLINE void past_step_normal(v16 (*restrict s)[NV_MAX], uint32_t n, uint32_t nv,
     float alpha, float dt, const float *x, const float *b)
 {
-    v16 decay = v16_set(alpha), one = v16_one(), write[PAST_ROWS];
+    v16 decay = v16_set(alpha), write[PAST_ROWS];
     UNROLL for (uint32_t r = 0; r < n; r++) write[r] = v16_set(dt * x[r]);
     UNROLL for (uint32_t i = 0; i < nv; i += 2) {
         v16 by[2] = {v16_load(b + 16 * i), v16_load(b + 16 * i + 16)};
         UNROLL for (uint32_t r = 0; r < n; r++) {
             v32h least = v32h_none();
-            s[r][i] = v16_add(v16_mul(s[r][i], decay), v16_mul(write[r], by[0]));
-            s[r][i + 1] = v16_add_fused(v16_mul(s[r][i + 1], decay), v16_mul(write[r], by[1]), one);
+            UNROLL for (uint32_t l = 0; l < 2; l++)
+                s[r][i + l] = v16_add(v16_mul(s[r][i + l], decay), v16_mul(write[r], by[l]));
             v32h_widen(v32h_narrow(&s[r][i], &least), &s[r][i]);
         }
     }

@@ -51,13 +51,6 @@ static void span_run(const struct ssm_span *s)
     block_store(block, s, dest[s->row]);
 }
 
-/* Rows that a block has from p0 on. */
-static uint32_t span_rows(const sc_k_ssm_params *p, uint32_t p0)
-{
-    uint32_t most = SSM_BLOCK_ELEMS / p->state_dim;
-    return p->head_dim - p0 < most ? p->head_dim - p0 : most;
-}
-
 #ifdef __AVX2__
 static bool row_streams(const sc_k_ssm_params *p, uint32_t r)
 {
@@ -72,14 +65,14 @@ static void row_stream(const sc_k_ssm_params *p, uint32_t r)
     float dt[SSM_HEADS], alpha[SSM_HEADS];
     struct ssm_span s = {.p = p, .row = r};
     struct ssm_token k;
-    for (uint32_t n; s.head < p->heads;) {
-        n = ssm_heads(p, s.head);
+    while (s.head < p->heads) {
+        uint32_t n = ssm_head_count(p, s.head);
         ssm_token_group(&k, &s, t);
         ssm_gates(dt, alpha, p, t, s.head, n);
         for (uint32_t i = 0; i < n; i++, s.head++) {
             k.dt = dt[i], k.alpha = alpha[i];
             for (s.p0 = 0; s.p0 < p->head_dim; s.p0 += s.rows) {
-                s.rows = span_rows(p, s.p0);
+                s.rows = ssm_span_rows(&s);
                 ssm_token_rows(&k, &s, t);
                 ssm_stream(&s, &k);
                 ssm_token_store(&k, &s, t);
@@ -100,7 +93,7 @@ static void row_run(const sc_k_ssm_params *p, uint32_t r)
 #endif
     for (; s.head < p->heads; s.head++)
         for (s.p0 = 0; s.p0 < p->head_dim; s.p0 += s.rows) {
-            s.rows = span_rows(p, s.p0);
+            s.rows = ssm_span_rows(&s);
             span_run(&s);
         }
 }

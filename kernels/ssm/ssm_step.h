@@ -41,8 +41,27 @@ struct ssm_span {
     uint32_t row, head, p0, rows; /* rows p0.. of a head of a row of the call */
 };
 
-/* Heads from `head` on that share B and C, SSM_HEADS at most. */
-static inline uint32_t ssm_heads(const sc_k_ssm_params *p, uint32_t head)
+/* Rows that a block has from s->p0 on. */
+static inline uint32_t ssm_span_rows(const struct ssm_span *s)
+{
+    uint32_t most = SSM_BLOCK_ELEMS / s->p->state_dim, left = s->p->head_dim - s->p0;
+    return left < most ? left : most;
+}
+
+/* Element offset of the span's rows in x, z and y of a token. */
+static inline uint64_t ssm_rows_at(const struct ssm_span *s)
+{
+    return (uint64_t)s->head * s->p->head_dim + s->p0;
+}
+
+/* The same of its group, in B and C. */
+static inline uint64_t ssm_group_at(const struct ssm_span *s)
+{
+    return (uint64_t)(s->head / (s->p->heads / s->p->groups)) * s->p->state_dim;
+}
+
+/* How many heads from `head` on share B and C, SSM_HEADS at most. */
+static inline uint32_t ssm_head_count(const sc_k_ssm_params *p, uint32_t head)
 {
     uint32_t share = p->heads / p->groups, left = share - head % share;
     return left < SSM_HEADS ? left : SSM_HEADS;
@@ -66,7 +85,7 @@ static inline void ssm_token_group(struct ssm_token *k, const struct ssm_span *s
 {
     const sc_k_ssm_params *p = s->p;
     uint64_t bs = (uint64_t)p->groups * p->state_dim;
-    int64_t group = (int64_t)(s->head / (p->heads / p->groups)) * p->state_dim;
+    int64_t group = (int64_t)ssm_group_at(s);
     ref_load(k->b, p->b, p->dtype, t * sc_kernel_stride(p->b_stride, bs) + group, p->state_dim);
     ref_load(k->c, p->c, p->dtype, t * sc_kernel_stride(p->c_stride, bs) + group, p->state_dim);
 }
@@ -77,8 +96,8 @@ static inline void ssm_token_rows(struct ssm_token *k, const struct ssm_span *s,
     const sc_k_ssm_params *p = s->p;
     const float *skip = sc_host_ptr(p->d);
     uint64_t xs = (uint64_t)p->heads * p->head_dim;
-    ref_load(k->x, p->x, p->dtype, t * sc_kernel_stride(p->x_stride, xs)
-        + (int64_t)s->head * p->head_dim + s->p0, s->rows);
+    ref_load(k->x, p->x, p->dtype,
+        t * sc_kernel_stride(p->x_stride, xs) + (int64_t)ssm_rows_at(s), s->rows);
     k->skip = skip != NULL ? skip[s->head] : 0.0f;
 }
 
@@ -95,7 +114,7 @@ static inline void ssm_token_store(struct ssm_token *k, const struct ssm_span *s
 {
     const sc_k_ssm_params *p = s->p;
     uint64_t dense = (uint64_t)p->heads * p->head_dim;
-    int64_t at = (int64_t)s->head * p->head_dim + s->p0;
+    int64_t at = (int64_t)ssm_rows_at(s);
     float z[SC_K_DIM_MAX];
     if (p->z != 0) {
         ref_load(z, p->z, p->dtype, t * sc_kernel_stride(p->z_stride, dense) + at, s->rows);
@@ -107,7 +126,7 @@ static inline void ssm_token_store(struct ssm_token *k, const struct ssm_span *s
 /* Element offset of the span in a slot. */
 static inline int64_t ssm_part_at(const struct ssm_span *s)
 {
-    return ((int64_t)s->head * s->p->head_dim + s->p0) * s->p->state_dim;
+    return (int64_t)ssm_rows_at(s) * s->p->state_dim;
 }
 
 #endif

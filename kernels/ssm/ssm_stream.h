@@ -27,11 +27,11 @@ struct ssm_ends {
     const uint8_t *from; /* NULL: zeros */
     uint8_t *to;         /* NULL: not stored */
     const uint8_t *next; /* the same rows of the head that comes then; NULL: it is not known */
-    bool fetch;          /* ahead of the rows in work */
+    bool fetch;          /* ssm_stream(): ahead of the rows in work */
 };
 
-/* Row v: new lanes into `s`; what it gives, in lanes, is returned. Meanwhile a row further on is
- * fetched, and the same of the next head, as in delta/stream_wide.h. */
+/* Row v: new lanes into `s`; what it gives, in lanes, is returned. Meanwhile, if e->fetch, a
+ * row further on is fetched, and the same of the next head, as in delta/stream_wide.h. */
 SC_REF_INLINE v16 ssm_row(const struct ssm_ends *e, uint32_t v, uint32_t nv, sc_dtype dtype,
     const struct ssm_token *k, v16 *s)
 {
@@ -177,7 +177,8 @@ SC_REF_INLINE void ssm_stream(const struct ssm_span *span, struct ssm_token *k)
         .to = wide_at(&p->state, dest[span->row], ssm_part_at(span)), .next = ssm_next(span),
         .fetch = true};
     if (e.from != NULL && e.to != NULL) {
-        struct ssm_ends both = {e.from, e.to, e.next != NULL ? e.next : e.from, true};
+        struct ssm_ends both = {.from = e.from, .to = e.to,
+            .next = e.next != NULL ? e.next : e.from};
         if (both.from == NULL || both.to == NULL || both.next == NULL) __builtin_unreachable();
         if (p->state.dtype == SC_DTYPE_F32 && wide_fetches_itself()) {
             both.fetch = false;

@@ -84,8 +84,10 @@ static inline void ring_delta_init(struct ring_rig *x, struct sc_prng *prng, int
 static inline void ring_ssm_init(struct ring_rig *x, struct sc_prng *prng, int i)
 {
     static const uint32_t dims[][4] = {{4, 2, 64, 128}, {3, 1, 5, 19}, {2, 2, 16, 16},
-        {1, 1, 80, 256}, {36, 2, 33, 64}}; /* of the last, 18 heads share B and C */
-    const uint32_t *d = dims[i % 5];
+        {1, 1, 80, 256}, {36, 2, 33, 64}, /* 18 heads share B and C */
+        {2, 1, 130, 128},                 /* two blocks of rows a head */
+        {5, 1, 20, 64}};
+    const uint32_t *d = dims[i % 7];
     x->vo = (size_t)d[0] * d[2];
     const size_t rows[5] = {x->vo, d[0], (size_t)d[1] * d[3], (size_t)d[1] * d[3], x->vo};
     for (int t = 0; t < 5; t++) ring_input(x, prng, t, rows[t]);
