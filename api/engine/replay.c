@@ -114,8 +114,9 @@ static sc_status same_lease(struct sc_replay *replay, uint32_t index, sc_lease l
 static sc_status went_well(const struct sc_replay *replay, const char *call, sc_status status)
 {
     if (status == SC_OK) return SC_OK;
-    return SC_FAIL(SC_ERR_MISMATCH, "record %llu: %s is %s now, was fine",
-        (unsigned long long)replay->played, call, sc_status_name(status));
+    sc_error_info why = *sc_last_error();
+    return SC_FAIL(SC_ERR_MISMATCH, "record %llu: %s is %s now, was fine: %s",
+        (unsigned long long)replay->played, call, sc_status_name(status), why.text);
 }
 
 /* A record that was not read whole is not played. */

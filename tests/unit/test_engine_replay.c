@@ -111,6 +111,34 @@ START_TEST(replay__the_first_difference_is_named)
 }
 END_TEST
 
+/* A lease that has ended there already: what the second cache said of it is in the message. */
+START_TEST(replay__a_call_that_fails_now_says_why)
+{
+    struct tape tape = {0};
+    struct rig_options options = options_of(0, &tape);
+    struct rig first, second;
+    sc_replay *replay = NULL;
+    int32_t tokens[64];
+    struct req req;
+    rig_fill(tokens, 64, 1);
+    rig_init(&first, &options);
+    second_init(&second, &options, &replay);
+    rig_ok(req_try(&first, &req, tokens, 60));
+    tape_feed(replay, &tape);
+    rig_ok(sc_lease_release(second.cache, req.lease, 0, SC_RELEASE_DISCARD));
+    sc_status ended = sc_lease_release(second.cache, req.lease, 0, SC_RELEASE_DISCARD);
+    ck_assert_int_ne(ended, SC_OK);
+    sc_error_info why = *sc_last_error();
+    req_close(&first, &req, 0, SC_RELEASE_DISCARD);
+    ck_assert_int_eq(sc_replay_feed(replay, tape.bytes, tape.count), SC_ERR_MISMATCH);
+    const char *text = sc_last_error()->text;
+    ck_assert_msg(strstr(text, "was fine: ") && strstr(text, why.text), "%s", text);
+    second_deinit(&second, replay);
+    rig_deinit(&first);
+    free(tape.bytes);
+}
+END_TEST
+
 START_TEST(replay__other_options_are_refused)
 {
     struct tape tape = {0};
@@ -215,6 +243,7 @@ static Suite *replay_suite(void)
     tcase_set_timeout(tc, 3600);
     tcase_add_loop_test(tc, contract_18__a_second_cache_fed_the_same_calls_decides_the_same, 0, 6);
     tcase_add_test(tc, replay__the_first_difference_is_named);
+    tcase_add_test(tc, replay__a_call_that_fails_now_says_why);
     tcase_add_test(tc, replay__other_options_are_refused);
     tcase_add_test(tc, replay__bad_records_are_refused);
     tcase_add_test(tc, sc_replay__bad_args);
