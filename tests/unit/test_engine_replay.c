@@ -82,18 +82,26 @@ START_TEST(contract_18__a_second_cache_fed_the_same_calls_decides_the_same)
 }
 END_TEST
 
+/* A cache that records to `tape` and one that will be fed; 64 tokens for them. */
+static sc_replay *pair_init(struct tape *tape, struct rig *first, struct rig *second,
+    int32_t *tokens)
+{
+    struct rig_options options = options_of(0, tape);
+    sc_replay *replay = NULL;
+    rig_fill(tokens, 64, 1);
+    rig_init(first, &options);
+    second_init(second, &options, &replay);
+    return replay;
+}
+
 /* One more call on the second cache: the next decision that depends on it is found. */
 START_TEST(replay__the_first_difference_is_named)
 {
     struct tape tape = {0};
-    struct rig_options options = options_of(0, &tape);
     struct rig first, second;
-    sc_replay *replay = NULL;
     int32_t tokens[64];
     struct req req;
-    rig_fill(tokens, 64, 1);
-    rig_init(&first, &options);
-    second_init(&second, &options, &replay);
+    sc_replay *replay = pair_init(&tape, &first, &second, tokens);
     (void)rig_serve(&first, tokens, 40, 40, SC_RELEASE_KEEP);
     tape_feed(replay, &tape);
     sc_room got;
@@ -115,14 +123,10 @@ END_TEST
 START_TEST(replay__a_call_that_fails_now_says_why)
 {
     struct tape tape = {0};
-    struct rig_options options = options_of(0, &tape);
     struct rig first, second;
-    sc_replay *replay = NULL;
     int32_t tokens[64];
     struct req req;
-    rig_fill(tokens, 64, 1);
-    rig_init(&first, &options);
-    second_init(&second, &options, &replay);
+    sc_replay *replay = pair_init(&tape, &first, &second, tokens);
     rig_ok(req_try(&first, &req, tokens, 60));
     tape_feed(replay, &tape);
     rig_ok(sc_lease_release(second.cache, req.lease, 0, SC_RELEASE_DISCARD));
