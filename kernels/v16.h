@@ -256,15 +256,22 @@ SC_REF_INLINE void v16_sums(const v16 *a, float *restrict out)
 
 #ifdef __AVX512F__
 
-/* Two registers become one, with half as many lanes of each: quarters, then lanes of quarters. */
-SC_REF_INLINE v16 v16_pair4(v16 a, v16 b, bool last)
+/* Two registers become one: their lanes that are `apart` (8, 4 or 2) become sums. What is blended
+ * has one term of each, what is moved the other one: a processor moves lanes in fewer of its pipes
+ * than it blends them. Terms of some sums change places, which a NaN's payload shows, if both are
+ * NaN. */
+SC_REF_INLINE v16 v16_pair(v16 a, v16 b, uint32_t apart)
 {
-    return last ? v16_add(_mm512_shuffle_f32x4(a, b, 0x88), _mm512_shuffle_f32x4(a, b, 0xdd))
-                : v16_add(_mm512_shuffle_f32x4(a, b, 0x44), _mm512_shuffle_f32x4(a, b, 0xee));
+    if (apart == 8)
+        return v16_add(_mm512_mask_blend_ps(0xff00, a, b), _mm512_shuffle_f32x4(a, b, 0x4e));
+    if (apart == 2)
+        return v16_add(_mm512_mask_blend_ps(0xcccc, a, b), _mm512_shuffle_ps(a, b, 0x4e));
+    v16 other = _mm512_mask_blend_ps(0xf0f0, b, a);
+    return v16_add(_mm512_mask_blend_ps(0xf0f0, a, b), _mm512_shuffle_f32x4(other, other, 0xb1));
 }
 
-/* The same of eight, in three steps (0, 1, 2) from a[] to `sums`.
- *   a b c d -> ab cd -> abcd, a quarter each;   with efgh: ae bf cg dh */
+/* The same of eight, in three steps (0, 1, 2) from a[] to `sums`. By quarters:
+ *   a b c d -> aabb ccdd -> acbd;   with efgh, two lanes of each in a quarter: ae cg bf dh */
 enum { V16_SUMS8_STEPS = 3 };
 
 struct v16_sums8 {
@@ -274,15 +281,14 @@ struct v16_sums8 {
 
 SC_REF_INLINE void v16_sums8_step(struct v16_sums8 *z, uint32_t step)
 {
-    const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 2, 6, 10, 14, 0, 0, 0, 0, 0, 0, 0, 0);
+    const __m512i order = _mm512_setr_epi32(0, 8, 4, 12, 2, 10, 6, 14, 0, 0, 0, 0, 0, 0, 0, 0);
     if (step == 0)
-        for (int i = 0; i < 4; i++) z->half[i] = v16_pair4(z->a[2 * i], z->a[2 * i + 1], false);
+        for (int i = 0; i < 4; i++) z->half[i] = v16_pair(z->a[2 * i], z->a[2 * i + 1], 8);
     if (step == 1)
         for (int i = 0; i < 2; i++)
-            z->quarter[i] = v16_pair4(z->half[2 * i], z->half[2 * i + 1], true);
+            z->quarter[i] = v16_pair(z->half[2 * i], z->half[2 * i + 1], 4);
     if (step == 2) {
-        v16 two = v16_add(_mm512_shuffle_ps(z->quarter[0], z->quarter[1], 0x44),
-            _mm512_shuffle_ps(z->quarter[0], z->quarter[1], 0xee));
+        v16 two = v16_pair(z->quarter[0], z->quarter[1], 2);
         v16 sums = v16_add(two, _mm512_movehdup_ps(two));
         z->sums = _mm512_castps512_ps256(_mm512_permutexvar_ps(order, sums));
     }

@@ -7,7 +7,8 @@
  *
  * To solve a group (sums across lanes, then what it writes and gives) is a chain of some 70 cycles,
  * in which what comes after it fills up what a processor can look ahead. For bf16 states with
- * AVX512_BF16 its steps stand among those of the write (wide_turns()). */
+ * AVX512_BF16 its steps stand among those of the write (wide_turns()), or of a write and a read
+ * (wide_threes()). */
 #ifndef SC_STREAM_WIDE_H
 #define SC_STREAM_WIDE_H
 
@@ -308,6 +309,69 @@ SC_REF_INLINE void wide_turn(const struct wide_stream *w, struct wide_group *g, 
     wide_stream_write_apart(w, g, STREAM_ROWS, nv, again, x);
 }
 
+/* Group g is written while that of `z` is solved and rows v .. are read, all by widening: nothing
+ * is kept of rows that are read, which leaves registers for the sums of a third group. */
+SC_REF_INLINE void wide_three(const struct wide_stream *w, const struct wide_group *g, uint32_t v,
+    uint32_t nv, struct tokens *x, struct wide_solve *z, v16 *restrict next)
+{
+    size_t row_bytes = (size_t)nv * 16 * 2;
+    v16 u[STREAM_ROWS], sums[2 * STREAM_ROWS];
+    UNROLL for (uint32_t r = 0; r < 2 * STREAM_ROWS; r++) sums[r] = v16_zero();
+    UNROLL for (uint32_t r = 0; r < STREAM_ROWS; r++) u[r] = v16_set(g->write[r]);
+    UNROLL for (uint32_t i = 0; i < nv; i += 2) {
+        v16 key[2], alpha[2], read[2], query[2]; /* loaded once: no store may change them */
+        UNROLL for (uint32_t t = i * STREAM_STEPS / nv; t < (i + 2) * STREAM_STEPS / nv; t++)
+            wide_solve_step(z, t, x);
+        wide_stream_fetch(w, v, i / 2, nv, STREAM_ROWS * row_bytes);
+        wide_stream_fetch(w, v, (nv + i) / 2, nv, STREAM_ROWS * row_bytes);
+        UNROLL for (uint32_t l = 0; l < 2; l++) {
+            key[l] = v16_load(x->k + 16 * (i + l));
+            alpha[l] = v16_load(x->alpha + 16 * (i + l));
+            read[l] = v16_load(x->read + 16 * (i + l));
+            query[l] = v16_load(x->q + 16 * (i + l));
+        }
+        UNROLL for (uint32_t r = 0; r < STREAM_ROWS; r++) {
+            size_t at = (g->v + r) * row_bytes + 32 * i;
+            v16 s[2], ahead[2];
+            wide_load(w->from + (v + r) * row_bytes + 32 * i, SC_DTYPE_BF16, 2, ahead);
+            UNROLL for (uint32_t l = 0; l < 2; l++) {
+                sums[r] = v16_fma(ahead[l], read[l], sums[r]);
+                sums[STREAM_ROWS + r] = v16_fma(ahead[l], query[l], sums[STREAM_ROWS + r]);
+            }
+            wide_load(w->from + at, SC_DTYPE_BF16, 2, s);
+            UNROLL for (uint32_t l = 0; l < 2; l++)
+                s[l] = v16_fma(s[l], alpha[l], v16_mul(u[r], key[l]));
+            v32h least = v32h_none();
+            v32h_store((uint16_t *)(void *)(w->to[0] + at), v32h_narrow(s, &least));
+        }
+    }
+    UNROLL for (uint32_t r = 0; r < 2 * STREAM_ROWS; r++) next[r] = sums[r];
+}
+
+/* From a slot to one slot, where rows are widened again. Rows before v are read, and group[*at] is
+ * solved; what it returns is the same of the new v. In between, three groups are in work, as long
+ * as what is written may be fused (what may not is left to wide_turns(): a call in this loop would
+ * cost registers):
+ *
+ *   read 1 | write 0, solve 1, read 2 | write 1, solve 2, read 3 | ... | write n - 1, solve n */
+SC_REF_INLINE uint32_t wide_threes(const struct wide_stream *w, struct wide_group *group,
+    uint32_t *at, uint32_t v, uint32_t nv, struct tokens *x)
+{
+    struct wide_solve z = {.g = &group[1 - *at], .v = v};
+    v16 next[2 * STREAM_ROWS];
+    if (v + 2 * STREAM_ROWS > w->rows) return v;
+    wide_stream_read(w, z.g, v, STREAM_ROWS, nv, SC_DTYPE_BF16, true, x, z.sums.a);
+    for (v += STREAM_ROWS; v + STREAM_ROWS <= w->rows && group[*at].fused; v += STREAM_ROWS) {
+        wide_three(w, &group[*at], v, nv, x, &z, next);
+        UNROLL for (uint32_t r = 0; r < 2 * STREAM_ROWS; r++) z.sums.a[r] = next[r];
+        z.g = &group[*at], z.v = v;
+        *at = 1 - *at;
+    }
+    wide_turn(w, &group[*at], nv, true, x, &z);
+    *at = 1 - *at;
+    return v;
+}
+
 SC_REF_INLINE void wide_turns(const struct wide_stream *w, uint32_t nv, bool again,
     struct tokens *x)
 {
@@ -318,7 +382,8 @@ SC_REF_INLINE void wide_turns(const struct wide_stream *w, uint32_t nv, bool aga
         wide_stream_read(w, &group[0], 0, STREAM_ROWS, nv, SC_DTYPE_BF16, again, x, z.sums.a);
         z.g = &group[0], z.v = 0;
         UNROLL for (uint32_t t = 0; t < STREAM_STEPS; t++) wide_solve_step(&z, t, x);
-        for (v = STREAM_ROWS; v + STREAM_ROWS <= w->rows; v += STREAM_ROWS, at = 1 - at) {
+        v = again ? wide_threes(w, group, &at, STREAM_ROWS, nv, x) : STREAM_ROWS;
+        for (; v + STREAM_ROWS <= w->rows; v += STREAM_ROWS, at = 1 - at) {
             z.g = &group[1 - at], z.v = v;
             wide_stream_read(w, z.g, v, STREAM_ROWS, nv, SC_DTYPE_BF16, again, x, z.sums.a);
             wide_turn(w, &group[at], nv, again, x, &z);

@@ -10,7 +10,7 @@
 #include "kernels_turns.h"
 #include "support/check_main.h"
 
-enum { ROWS_MAX = 128, ROUNDS = 24 };
+enum { ROWS_MAX = 128, ROUNDS = 24, SIZES = 6 };
 
 static float any(struct sc_prng *prng)
 {
@@ -41,15 +41,49 @@ static void token(struct sc_prng *prng, struct tokens *x, int round)
     if (round % 5 == 3) memset(x->v, 0, sizeof x->v);
 }
 
+/* Where a[0 .. n) and b differ first; n: nowhere. */
+static uint32_t differ(const uint16_t *a, const uint16_t *b, uint32_t n)
+{
+    uint32_t i = 0;
+    while (i < n && a[i] == b[i]) i++;
+    return i;
+}
+
+/* Both forms, each from slot to slot and in place, and the plain one. */
+static void compare(const uint16_t *from, uint32_t rows, struct tokens *x)
+{
+    enum { ALL = ROWS_MAX * TURNS_K_DIM };
+    static uint16_t kept[ALL], want[ALL], got[ALL];
+    static float block[ALL];
+    static struct tokens plain;
+    uint32_t n = rows * TURNS_K_DIM, at;
+    for (uint32_t i = 0; i < n; i++) block[i] = ref_from_bf16(from[i]);
+    memcpy(kept, from, n * sizeof *kept);
+    plain = *x;
+    plain_steps(block, rows, TURNS_K_DIM, &plain, SC_DTYPE_BF16);
+    memset(want, 0xa5, sizeof want);
+    for (uint32_t i = 0; i < n; i++) want[i] = ref_to_bf16(block[i]);
+    for (int form = 0; form < 4; form++) {
+        bool again = form % 2;
+        memset(x->o, 0xff, sizeof x->o);
+        memset(got, 0xa5, sizeof got);
+        if (form > 1) memcpy(got, from, n * sizeof *got);
+        turns_run((const uint8_t *)(form > 1 ? got : from), (uint8_t *)got, rows, again, x);
+        ck_assert_msg(differ(from, kept, n) == n, "form %d: source", form);
+        at = differ(got, want, ALL);
+        ck_assert_msg(at == ALL, "form %d: element %u is %04x, not %04x", form, at, got[at % ALL],
+            want[at % ALL]);
+        ck_assert_msg(memcmp(x->o, plain.o, rows * sizeof *x->o) == 0, "form %d: outputs", form);
+    }
+}
+
 START_TEST(turns__both_forms_give_the_bits_of_the_plain_one)
 {
-    static const uint32_t sizes[] = {128, 39, 4, 3, 9, 64};
-    static struct tokens x, plain;
+    static const uint32_t sizes[SIZES] = {128, 39, 4, 3, 9, 64};
+    static struct tokens x;
+    static uint16_t from[ROWS_MAX * TURNS_K_DIM];
     struct sc_prng prng;
-    uint32_t rows = sizes[_i % 6], n = rows * TURNS_K_DIM;
-    static uint16_t from[ROWS_MAX * TURNS_K_DIM], kept[ROWS_MAX * TURNS_K_DIM];
-    static uint16_t got[ROWS_MAX * TURNS_K_DIM];
-    static float block[ROWS_MAX * TURNS_K_DIM];
+    uint32_t rows = sizes[_i % SIZES], n = rows * TURNS_K_DIM;
     sc_prng_seed(&prng, 91 + (uint64_t)_i);
     token(&prng, &x, _i);
     tokens_ready(&x, TURNS_K_DIM, SC_DTYPE_BF16);
@@ -59,22 +93,29 @@ START_TEST(turns__both_forms_give_the_bits_of_the_plain_one)
     for (uint32_t i = 0; i < n; i++)
         if (!writes(_i, i / TURNS_K_DIM)) from[i] = 0;
     if (_i % 7 == 6) from[300] = 0x7fff; /* a NaN in the state */
-    for (uint32_t i = 0; i < n; i++) block[i] = ref_from_bf16(from[i]);
-    memcpy(kept, from, sizeof kept);
-    plain = x;
-    plain_steps(block, rows, TURNS_K_DIM, &plain, SC_DTYPE_BF16);
-    for (int form = 0; form < 4; form++) { /* each from slot to slot and in place */
-        bool again = form % 2;
-        memset(x.o, 0xff, sizeof x.o);
-        memset(got, 0xa5, sizeof got);
-        if (form > 1) memcpy(got, from, n * sizeof *got);
-        turns_run((const uint8_t *)(form > 1 ? got : from), (uint8_t *)got, rows, again, &x);
-        ck_assert_msg(memcmp(from, kept, sizeof kept) == 0, "form %d: source", form);
-        for (uint32_t i = n; i < ROWS_MAX * TURNS_K_DIM; i++) ck_assert_uint_eq(got[i], 0xa5a5);
+    compare(from, rows, &x);
+}
+END_TEST
+
+/* Groups are in work three at a time while they may be fused: one that may not, wherever it is. */
+START_TEST(turns__one_row_that_may_not_be_fused_at_each_place)
+{
+    static const uint32_t sizes[SIZES] = {128, 39, 20, 16, 12, 8};
+    static struct tokens x;
+    static uint16_t from[ROWS_MAX * TURNS_K_DIM];
+    static float values[ROWS_MAX];
+    struct sc_prng prng;
+    uint32_t rows = sizes[_i], n = rows * TURNS_K_DIM;
+    sc_prng_seed(&prng, 7 + (uint64_t)_i);
+    token(&prng, &x, 5); /* a usual one */
+    memcpy(values, x.v, sizeof values);
+    tokens_ready(&x, TURNS_K_DIM, SC_DTYPE_BF16);
+    for (uint32_t v = 0; v <= rows; v++) { /* row `rows`: there is none such */
         for (uint32_t i = 0; i < n; i++)
-            ck_assert_msg(got[i] == ref_to_bf16(block[i]), "form %d: element %u is %04x, not %04x",
-                form, i, got[i], ref_to_bf16(block[i]));
-        ck_assert_msg(memcmp(x.o, plain.o, rows * sizeof *x.o) == 0, "form %d: outputs", form);
+            from[i] = i / TURNS_K_DIM == v ? 0 : ref_to_bf16(any(&prng));
+        memcpy(x.v, values, sizeof values);
+        if (v < rows) x.v[v] = 0.0f;
+        compare(from, rows, &x);
     }
 }
 END_TEST
@@ -89,6 +130,7 @@ int main(void)
     Suite *suite = suite_create("kernels_turns");
     TCase *all = tcase_create("all");
     tcase_add_loop_test(all, turns__both_forms_give_the_bits_of_the_plain_one, 0, ROUNDS);
+    tcase_add_loop_test(all, turns__one_row_that_may_not_be_fused_at_each_place, 0, SIZES);
     suite_add_tcase(suite, all);
     return check_main(suite);
 }
