@@ -135,6 +135,7 @@ sc_status sc_tiers_create_hooked(const sc_tiers_options *given, const struct sc_
     tiers->done_end = &tiers->done;
     if (hooks) tiers->host_slack = hooks->host_slack;
     if (hooks) tiers->manual = hooks->manual;
+    if (hooks) tiers->faults = hooks->faults;
     if (options.remote_calls) tiers->remote = *options.remote_calls;
     tiers->base.options.remote_calls = NULL; /* the caller's */
     sc_status status = sc_mutex_init(&tiers->lock, SC_RANK_SNAPSHOT);

@@ -112,6 +112,7 @@ bool sc_tiers_queue_step(struct tiers *tiers, uint32_t which)
     }
     sc_mutex_lock(&tiers->lock);
     queue->busy = false;
+    tiers->commits_ended += which == QUEUE_COMMITS;
     (void)pthread_cond_signal(&tiers->queues[QUEUE_COMMITS].more); /* perhaps nothing comes */
     (void)pthread_cond_broadcast(&tiers->idle);
     return true;
@@ -167,13 +168,21 @@ bool sc_tiers_awaited(struct tiers *tiers, uint32_t disk_id)
     return found;
 }
 
-bool sc_tiers_settle(struct tiers *tiers)
+uint64_t sc_tiers_commits_ended(struct tiers *tiers)
+{
+    sc_mutex_lock(&tiers->lock);
+    uint64_t ended = tiers->commits_ended;
+    sc_mutex_unlock(&tiers->lock);
+    return ended;
+}
+
+bool sc_tiers_settle(struct tiers *tiers, uint64_t ended)
 {
     struct queue *commits = &tiers->queues[QUEUE_COMMITS];
-    bool waited = false;
+    (void)sc_tier_fault(tiers->faults, "settle");
     sc_mutex_lock(&tiers->lock);
     while (commits->first || commits->busy) {
-        waited = tiers->hurry = true;
+        tiers->hurry = true;
         if (tiers->manual) {
             (void)sc_tiers_queue_step(tiers, QUEUE_COMMITS);
             continue;
@@ -182,8 +191,9 @@ bool sc_tiers_settle(struct tiers *tiers)
         (void)pthread_cond_wait(&tiers->idle, &tiers->lock.os);
     }
     tiers->hurry = false;
+    bool some = tiers->commits_ended != ended;
     sc_mutex_unlock(&tiers->lock);
-    return waited;
+    return some;
 }
 
 sc_status sc_tiers_threads_start(struct tiers *tiers)

@@ -138,10 +138,11 @@ static sc_status disk_write(
     const struct sc_store_record record = record_of(tiers, job);
     bool with_kv = payload->kv_bytes > 0;
     struct sc_store_put *put = NULL;
+    uint64_t ended = sc_tiers_commits_ended(tiers);
     if (!with_kv && record.parent_len > 0)
-        (void)sc_tiers_settle(tiers); /* else it gets no parent */
+        (void)sc_tiers_settle(tiers, ended); /* else it gets no parent */
     sc_status status = sc_store_begin(tiers->disk, &record, with_kv, &put);
-    if ((status == SC_ERR_NOT_FOUND || status == SC_ERR_BUSY) && sc_tiers_settle(tiers)) {
+    if ((status == SC_ERR_NOT_FOUND || status == SC_ERR_BUSY) && sc_tiers_settle(tiers, ended)) {
         status = sc_store_begin(tiers->disk, &record, with_kv, &put);
     }
     SC_TRY(status);
@@ -149,9 +150,10 @@ static sc_status disk_write(
         SC_TRY(disk_find(tiers, job));
         return check_there(tiers, job, job->disk_id);
     }
+    ended = sc_tiers_commits_ended(tiers);
     status = sc_store_shard(tiers->disk, put, 0, payload, job->now_ns);
     /* What waits for its commit cannot make room yet. */
-    if (status == SC_ERR_LIMIT && sc_tiers_settle(tiers)) {
+    if (status == SC_ERR_LIMIT && sc_tiers_settle(tiers, ended)) {
         status = sc_store_shard(tiers->disk, put, 0, payload, job->now_ns);
     }
     if (status == SC_OK) {
@@ -199,7 +201,7 @@ void sc_tiers_commit(struct tiers *tiers, struct sc_tier_job *jobs)
 void sc_tiers_drop(struct tiers *tiers, const struct drop *drop)
 {
     if (!tiers->disk) return;
-    if (sc_tiers_awaited(tiers, drop->disk_id)) (void)sc_tiers_settle(tiers);
+    if (sc_tiers_awaited(tiers, drop->disk_id)) (void)sc_tiers_settle(tiers, 0);
     (void)sc_store_drop_exactly(tiers->disk, drop->disk_id, drop->disk_tick);
 }
 

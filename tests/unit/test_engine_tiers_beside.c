@@ -111,9 +111,9 @@ START_TEST(tiers__a_payload_is_written_while_another_is_committed)
 }
 END_TEST
 
-/* A record is the parent of the next one, which is written while it waits for its commit; 1: that
- * fails, and so does the next one, which has no parent then. */
-START_TEST(tiers__a_turn_is_stored_behind_one_that_is_being_committed)
+/* The second of them while the first waits for its commit; both have all their KV, as neither was
+ * there when the other was stored. 1: a sync fails, and what was to be committed by it. */
+START_TEST(tiers__two_turns_are_written_one_beside_the_other)
 {
     struct rig_options options = small();
     struct tiered t = {.rig = NULL};
@@ -147,6 +147,71 @@ START_TEST(tiers__a_turn_is_stored_behind_one_that_is_being_committed)
 }
 END_TEST
 
+/* The first commit that is armed lasts until a write is about to wait for it; `ends`: that write
+ * waits until it has ended. */
+struct crossing {
+    struct sc_tier_faults faults;
+    sc_tiers *tiers;
+    bool ends;
+    _Atomic bool armed;
+    _Atomic uint32_t commits, settles;
+};
+
+static uint64_t stored_on_disk(sc_tiers *tiers)
+{
+    sc_tiers_stats stats = {.struct_size = sizeof stats};
+    if (sc_tiers_stats_get(tiers, &stats) != SC_OK) abort(); /* not on the test's thread */
+    return stats.stored[SC_TIER_DISK];
+}
+
+static int crossing_ask(void *ctx, const char *what)
+{
+    struct crossing *crossing = ctx;
+    if (!atomic_load(&crossing->armed))
+        return 0;
+    if (!strcmp(what, "mdb_txn_commit") && atomic_fetch_add(&crossing->commits, 1) == 0)
+        beside_wait(&crossing->settles);
+    if (!strcmp(what, "settle") && atomic_fetch_add(&crossing->settles, 1) == 0) {
+        uint32_t left = crossing->ends ? WAIT_MS : 0;
+        for (; left > 0 && stored_on_disk(crossing->tiers) == 0; left--)
+            (void)nanosleep(&(struct timespec){0, 1000000}, NULL);
+        if (left > 0) (void)nanosleep(&(struct timespec){0, 20000000}, NULL); /* it is left, too */
+    }
+    return 0;
+}
+
+/* What a write needs is being committed; 1: it has been, after the write did not find it, before it
+ * waits for that. It tries once more in both. */
+START_TEST(tiers__a_turn_is_stored_behind_one_that_is_being_committed)
+{
+    struct rig_options options = small();
+    struct tiered t = {.rig = NULL};
+    struct crossing crossing = {.faults = {crossing_ask, &crossing}, .ends = _i};
+    int32_t tokens[2 * N + 1];
+    sc_done done;
+    rig_fill(tokens, 2 * N + 1, 1);
+    tiered_prepare(&t, &options, 32, 32, SC_TIER_WRITE_THROUGH);
+    t.hooks.faults = &crossing.faults;
+    tiered_start(&t, &options);
+    crossing.tiers = t.tiers;
+    atomic_store(&crossing.armed, true);
+    for (uint32_t turn = 1; turn <= 2; turn++) {
+        (void)rig_serve(t.rig, tokens, turn * N, 64, SC_RELEASE_KEEP);
+        while (tiered_poll(&t, &done, 1) == 0)
+            tiered_pause();
+        rig_ok(sc_cache_apply(t.rig->cache, &done, 1, t.rig->now_ns)); /* in host memory: to disk */
+        beside_wait(&crossing.commits);
+    }
+    ck_assert_uint_eq(tiered_settle(&t), 0);
+    atomic_store(&crossing.armed, false);
+    ck_assert_uint_eq(atomic_load(&crossing.settles), 1);
+    ck_assert_uint_eq(rig_stats(t.rig).tier_stored[SC_TIER_DISK], 2);
+    tiered_clear_device(&t);
+    ck_assert_uint_eq(tiered_serve(&t, tokens, 2 * N + 1), 2 * N);
+    tiered_deinit(&t);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("engine_tiers_beside");
@@ -154,6 +219,7 @@ int main(void)
     tcase_set_timeout(tc, 240);
     tcase_add_loop_test(tc, tiers__steps_of_others_go_on_during_a_restore, 0, 2);
     tcase_add_test(tc, tiers__a_payload_is_written_while_another_is_committed);
+    tcase_add_loop_test(tc, tiers__two_turns_are_written_one_beside_the_other, 0, 2);
     tcase_add_loop_test(tc, tiers__a_turn_is_stored_behind_one_that_is_being_committed, 0, 2);
     suite_add_tcase(suite, tc);
     return rig_main(suite);

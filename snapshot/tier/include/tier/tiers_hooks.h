@@ -9,7 +9,7 @@
 #include "tier/faults.h"
 
 struct sc_tiers_hooks {
-    const struct sc_tier_faults *faults; /* of the disk store; "host reserve", "unpack" too */
+    const struct sc_tier_faults *faults; /* of the disk store; "settle" before a wait for commits */
     uint64_t map_bytes;                  /* of the disk store; 0: default */
     uint32_t chunk_bytes;
     const char *system_root;             /* for the limit of host memory */
