@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Sixteen fp32 lanes: one AVX-512 register or two of AVX2. What is written on them gives the same
  * bits in both, since both do the same operation on each lane, and sums across lanes are one fixed
- * tree, that of ref_lane_sum(). v16_fma() and v16_fnma() alone are fused; code that has to give the
- * bits of the reference does without, but where products are exact (by one in v16_add_fused()), and
- * in v16_divided(). */
+ * tree, that of ref_lane_sum() (but for the payload where two NaN meet, v16_pair()). v16_fma() and
+ * v16_fnma() alone are fused; code that has to give the bits of the reference does without, but
+ * where products are exact (by one in v16_add_fused()), and in v16_divided(). */
 #ifndef SC_V16_H
 #define SC_V16_H
 
@@ -256,10 +256,9 @@ SC_REF_INLINE void v16_sums(const v16 *a, float *restrict out)
 
 #ifdef __AVX512F__
 
-/* Two registers become one: their lanes that are `apart` (8, 4 or 2) become sums. What is blended
- * has one term of each, what is moved the other one: a processor moves lanes in fewer of its pipes
- * than it blends them. Terms of some sums change places, which a NaN's payload shows, if both are
- * NaN. */
+/* Two registers become one: lanes that lie `apart` (8, 4 or 2) are added. Of each sum one term is
+ * blended and the other moved: a processor has fewer pipes that move lanes than pipes that blend.
+ * Terms of some sums change places, which shows in a NaN's payload if both are NaN. */
 SC_REF_INLINE v16 v16_pair(v16 a, v16 b, uint32_t apart)
 {
     if (apart == 8)

@@ -323,7 +323,7 @@ SC_REF_INLINE void wide_three(const struct wide_stream *w, const struct wide_gro
         UNROLL for (uint32_t t = i * STREAM_STEPS / nv; t < (i + 2) * STREAM_STEPS / nv; t++)
             wide_solve_step(z, t, x);
         wide_stream_fetch(w, v, i / 2, nv, STREAM_ROWS * row_bytes);
-        wide_stream_fetch(w, v, (nv + i) / 2, nv, STREAM_ROWS * row_bytes);
+        wide_stream_fetch(w, g->v, (nv + i) / 2, nv, STREAM_ROWS * row_bytes);
         UNROLL for (uint32_t l = 0; l < 2; l++) {
             key[l] = v16_load(x->k + 16 * (i + l));
             alpha[l] = v16_load(x->alpha + 16 * (i + l));
@@ -348,18 +348,19 @@ SC_REF_INLINE void wide_three(const struct wide_stream *w, const struct wide_gro
     UNROLL for (uint32_t r = 0; r < 2 * STREAM_ROWS; r++) next[r] = sums[r];
 }
 
-/* From a slot to one slot, where rows are widened again. Rows before v are read, and group[*at] is
- * solved; what it returns is the same of the new v. In between, three groups are in work, as long
- * as what is written may be fused (what may not is left to wide_turns(): a call in this loop would
- * cost registers):
+/* From a slot to one slot, where rows are widened again. All rows before v are read, group[*at] is
+ * solved and the last of them; so it is with the v that it returns. In between three groups are in
+ * work, up to one that may not be fused, from which on wide_turns() has two (a call in this loop
+ * would cost registers):
  *
  *   read 1 | write 0, solve 1, read 2 | write 1, solve 2, read 3 | ... | write n - 1, solve n */
 SC_REF_INLINE uint32_t wide_threes(const struct wide_stream *w, struct wide_group *group,
     uint32_t *at, uint32_t v, uint32_t nv, struct tokens *x)
 {
-    struct wide_solve z = {.g = &group[1 - *at], .v = v};
+    struct wide_solve z;
     v16 next[2 * STREAM_ROWS];
     if (v + 2 * STREAM_ROWS > w->rows) return v;
+    z.g = &group[1 - *at], z.v = v;
     wide_stream_read(w, z.g, v, STREAM_ROWS, nv, SC_DTYPE_BF16, true, x, z.sums.a);
     for (v += STREAM_ROWS; v + STREAM_ROWS <= w->rows && group[*at].fused; v += STREAM_ROWS) {
         wide_three(w, &group[*at], v, nv, x, &z, next);
@@ -372,6 +373,7 @@ SC_REF_INLINE uint32_t wide_threes(const struct wide_stream *w, struct wide_grou
     return v;
 }
 
+/* `again`: rows are widened again rather than kept; from a slot to one slot. */
 SC_REF_INLINE void wide_turns(const struct wide_stream *w, uint32_t nv, bool again,
     struct tokens *x)
 {

@@ -110,9 +110,9 @@ START_TEST(turns__one_row_that_may_not_be_fused_at_each_place)
     token(&prng, &x, 5); /* a usual one */
     memcpy(values, x.v, sizeof values);
     tokens_ready(&x, TURNS_K_DIM, SC_DTYPE_BF16);
-    for (uint32_t v = 0; v <= rows; v++) { /* row `rows`: there is none such */
-        for (uint32_t i = 0; i < n; i++)
-            from[i] = i / TURNS_K_DIM == v ? 0 : ref_to_bf16(any(&prng));
+    for (uint32_t v = 0; v <= rows; v++) { /* row `rows`: there is none */
+        for (uint32_t i = 0; i < n; i++) /* denormals: only the form that is not fused keeps them */
+            from[i] = i / TURNS_K_DIM == v ? (uint16_t)(3 + i % 5) : ref_to_bf16(any(&prng));
         memcpy(x.v, values, sizeof values);
         if (v < rows) x.v[v] = 0.0f;
         compare(from, rows, &x);
