@@ -244,13 +244,27 @@ sc_status sc_store_begin(struct sc_store *store, const struct sc_store_record *r
 
 enum room { ROOM_FOUND, ROOM_GROW, ROOM_EVICT };
 
+/* Within the budget? The caller holds `lock`. */
+static bool room_allows(const struct sc_store *store, uint32_t blocks)
+{
+    uint64_t limit = store->options.bytes_max / TIER_BLOCK;
+    uint64_t held = store->used_blocks + store->pending_blocks;
+    return held <= limit && blocks <= limit - held;
+}
+
+/* The caller holds `lock`. */
+static bool room_take(struct sc_store *store, uint32_t blocks, struct pending_shard *shard)
+{
+    return room_allows(store, blocks)
+        && space_take(store, blocks, shard->extents, &shard->head.extent_count);
+}
+
 /* The caller holds `lock`. */
 static enum room try_room(struct sc_store *store, uint32_t blocks, struct pending_shard *shard)
 {
     uint64_t limit = store->options.bytes_max / TIER_BLOCK;
-    uint64_t held = store->used_blocks + store->pending_blocks;
-    if (held > limit || blocks > limit - held) return ROOM_EVICT;
-    if (space_take(store, blocks, shard->extents, &shard->head.extent_count)) return ROOM_FOUND;
+    if (room_take(store, blocks, shard)) return ROOM_FOUND;
+    if (!room_allows(store, blocks)) return ROOM_EVICT;
     uint64_t all = (uint64_t)store->file_count * store->file_blocks;
     if (store->file_count > 0 && all >= limit) return ROOM_EVICT;
     if (store->grow_wait == 0) return ROOM_GROW;
@@ -319,7 +333,12 @@ static sc_status make_room(struct sc_store *store, uint32_t blocks, double value
         sc_status status = store_evict_some(store, blocks, value, &freed);
         sc_mutex_unlock(&store->write_lock);
         SC_TRY(status);
-        if (freed == 0) break;
+        if (freed > 0) continue;
+        sc_mutex_lock(&store->lock); /* others may have given some back meanwhile */
+        bool found = room_take(store, blocks, shard);
+        sc_mutex_unlock(&store->lock);
+        if (found) return SC_OK;
+        break;
     }
     return refuse_room(store, blocks, grown);
 }

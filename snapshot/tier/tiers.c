@@ -135,7 +135,8 @@ sc_status sc_tiers_create_hooked(const sc_tiers_options *given, const struct sc_
     tiers->done_end = &tiers->done;
     if (hooks) tiers->host_slack = hooks->host_slack;
     if (hooks) tiers->manual = hooks->manual;
-    if (hooks) tiers->faults = hooks->faults;
+    if (hooks) tiers->settling = hooks->settling;
+    if (hooks) tiers->settling_ctx = hooks->settling_ctx;
     if (options.remote_calls) tiers->remote = *options.remote_calls;
     tiers->base.options.remote_calls = NULL; /* the caller's */
     sc_status status = sc_mutex_init(&tiers->lock, SC_RANK_SNAPSHOT);

@@ -15,8 +15,8 @@
  *     they wait for each other while more is being written, up to COMMIT_BYTES and COMMIT_WAIT_NS.
  *     Who needs a record that is not committed yet, as its parent or under the same key, has all of
  *     them committed, waits (sc_tiers_settle), and tries once more, also where the last commit has
- *     ended since it tried. A drop does so where the record may be the parent of one that waits: it
- *     comes after the stores before it.
+ *     ended since its first try. A drop does so where the record may be the parent of one that
+ *     waits: it comes after the stores before it.
  * (3) `moves` counts the moves of KV that have not ended: until 0 nothing is given back.
  *
  * Locks: `lock` for queues and counters; never held over I/O, the device or the mover. */
@@ -68,12 +68,13 @@ struct tiers {
     uint64_t commit_bytes;  /* of the writes that wait for their commit, since commit_ns */
     uint64_t commit_ns;
     uint32_t commit_count;
-    uint64_t commits_ended; /* transactions */
+    uint64_t commits_ended; /* rounds of the committer */
     bool hurry;             /* somebody waits for them */
     bool quit, bound, has_mover, manual;
     struct sc_host_store *host;
     uint64_t host_slack;
-    const struct sc_tier_faults *faults; /* or NULL */
+    void (*settling)(void *ctx); /* the hooks', or NULL */
+    void *settling_ctx;
     struct sc_store *disk;
     sc_pool *pool;
     sc_pool *scratch;       /* one slot in host memory, to change a codec; the writer's */
@@ -105,10 +106,10 @@ bool sc_tiers_queue_step(struct tiers *tiers, uint32_t queue);
 sc_status sc_tiers_threads_start(struct tiers *tiers);
 /* The job waits for its commit, and is the committer's from now on. */
 void sc_tiers_hand_over(struct tiers *tiers, struct sc_tier_job *job);
-/* Of what is tried before sc_tiers_settle(). */
+/* How many commits have ended: asked before what is tried again after sc_tiers_settle(). */
 uint64_t sc_tiers_commits_ended(struct tiers *tiers);
-/* Waits until nothing waits for its commit. Has anything been committed since so many had ended?
- * For the writer. */
+/* Waits until nothing waits for its commit. Has a commit ended, well or not, since `ended` of them
+ * had? For the writer. */
 bool sc_tiers_settle(struct tiers *tiers, uint64_t ended);
 /* Whether a job that is not committed yet begins behind this record, at whatever depth. */
 bool sc_tiers_awaited(struct tiers *tiers, uint32_t disk_id);

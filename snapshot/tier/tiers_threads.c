@@ -179,7 +179,7 @@ uint64_t sc_tiers_commits_ended(struct tiers *tiers)
 bool sc_tiers_settle(struct tiers *tiers, uint64_t ended)
 {
     struct queue *commits = &tiers->queues[QUEUE_COMMITS];
-    (void)sc_tier_fault(tiers->faults, "settle");
+    if (tiers->settling) tiers->settling(tiers->settling_ctx);
     sc_mutex_lock(&tiers->lock);
     while (commits->first || commits->busy) {
         tiers->hurry = true;

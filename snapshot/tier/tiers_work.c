@@ -138,9 +138,9 @@ static sc_status disk_write(
     const struct sc_store_record record = record_of(tiers, job);
     bool with_kv = payload->kv_bytes > 0;
     struct sc_store_put *put = NULL;
-    uint64_t ended = sc_tiers_commits_ended(tiers);
     if (!with_kv && record.parent_len > 0)
-        (void)sc_tiers_settle(tiers, ended); /* else it gets no parent */
+        (void)sc_tiers_settle(tiers, 0); /* else it gets no parent */
+    uint64_t ended = sc_tiers_commits_ended(tiers);
     sc_status status = sc_store_begin(tiers->disk, &record, with_kv, &put);
     if ((status == SC_ERR_NOT_FOUND || status == SC_ERR_BUSY) && sc_tiers_settle(tiers, ended)) {
         status = sc_store_begin(tiers->disk, &record, with_kv, &put);

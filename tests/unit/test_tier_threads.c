@@ -312,6 +312,81 @@ START_TEST(commit__those_that_wait_are_committed_together)
 }
 END_TEST
 
+/* ---- room that comes while one waits to evict ---- */
+
+enum { BIG = 65536 };
+
+/* The first commit that is armed holds the store's lock of writers until it is let go. */
+struct holding {
+    struct sc_tier_faults faults;
+    _Atomic bool armed, holds, let_go;
+};
+
+static int hold_commit(void *ctx, const char *what)
+{
+    struct holding *holding = ctx;
+    if (!atomic_load(&holding->armed) || strcmp(what, "mdb_txn_commit") != 0) return 0;
+    atomic_store(&holding->armed, false);
+    atomic_store(&holding->holds, true);
+    while (!atomic_load(&holding->let_go)) (void)usleep(1000);
+    return 0;
+}
+
+struct valued {
+    struct sc_store *store;
+    uint32_t sequence;
+    uint64_t bytes;
+    double value;
+    sc_status status;
+};
+
+static void *put_valued(void *arg)
+{
+    struct valued *valued = arg;
+    struct tier_key key;
+    tier_key_init(&key, valued->sequence, 20);
+    struct sc_store_record record = tier_record(&key);
+    record.value = valued->value;
+    valued->status = tier_put_record(valued->store, &record, valued->bytes, 0, 1, 0);
+    return NULL;
+}
+
+/* A full store of records that are worth more. One waits to evict, behind a commit, while another
+ * gives up what it had begun: that is room. */
+START_TEST(room__what_is_given_back_meanwhile_is_room)
+{
+    struct sc_store_options options = tier_options(folder);
+    struct holding holding = {.faults = {hold_commit, &holding}};
+    struct sc_store_put *put = NULL;
+    static uint8_t payload[BIG];
+    const struct sc_store_payload what = {payload, BIG, 0, BIG, 1, 0};
+    struct tier_key key;
+    pthread_t threads[2];
+    options.bytes_max = 3 * BIG + 4096;
+    options.faults = &holding.faults;
+    struct sc_store *store = tier_open(&options);
+    struct valued valued[4] = {{store, 0, BIG, 9.0, SC_OK}, {store, 1, BIG, 9.0, SC_OK},
+        {store, 2, 100, 9.0, SC_ERR_STATE}, {store, 3, BIG, 1.0, SC_ERR_STATE}};
+    for (uint32_t i = 0; i < 2; i++) (void)put_valued(&valued[i]);
+    tier_key_init(&key, 4, 20);
+    struct sc_store_record record = tier_record(&key);
+    ck_assert_int_eq(sc_store_begin(store, &record, false, &put), SC_OK);
+    ck_assert_int_eq(sc_store_shard(store, put, 0, &what, 0), SC_OK);
+    atomic_store(&holding.armed, true);
+    ck_assert_int_eq(pthread_create(&threads[0], NULL, put_valued, &valued[2]), 0);
+    while (!atomic_load(&holding.holds)) (void)usleep(1000);
+    ck_assert_int_eq(pthread_create(&threads[1], NULL, put_valued, &valued[3]), 0);
+    (void)usleep(100000); /* it waits for the lock */
+    sc_store_abort(store, put);
+    atomic_store(&holding.let_go, true);
+    for (uint32_t i = 0; i < 2; i++) ck_assert_int_eq(pthread_join(threads[i], NULL), 0);
+    for (uint32_t i = 0; i < 4; i++) ck_assert_int_eq(valued[i].status, SC_OK);
+    ck_assert_uint_eq(tier_verify(store), 4);
+    sc_store_close(store);
+}
+END_TEST
+
 TIER_MAIN("tier/threads", 600, {commit__those_that_wait_are_committed_together, 2},
+    {room__what_is_given_back_meanwhile_is_room, 1},
     {report_107__readers_see_a_whole_record_or_none, 4},
     {map__writers_wait_for_a_reader_that_holds_its_pages, 2})

@@ -9,7 +9,9 @@
 #include "tier/faults.h"
 
 struct sc_tiers_hooks {
-    const struct sc_tier_faults *faults; /* of the disk store; "settle" before a wait for commits */
+    const struct sc_tier_faults *faults; /* of the disk store */
+    void (*settling)(void *ctx);         /* before a write waits for commits, if any; NULL */
+    void *settling_ctx;
     uint64_t map_bytes;                  /* of the disk store; 0: default */
     uint32_t chunk_bytes;
     const char *system_root;             /* for the limit of host memory */
