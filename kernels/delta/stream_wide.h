@@ -357,10 +357,9 @@ SC_REF_INLINE void wide_three(const struct wide_stream *w, const struct wide_gro
 SC_REF_INLINE uint32_t wide_threes(const struct wide_stream *w, struct wide_group *group,
     uint32_t *at, uint32_t v, uint32_t nv, struct tokens *x)
 {
-    struct wide_solve z;
-    v16 next[2 * STREAM_ROWS];
     if (v + 2 * STREAM_ROWS > w->rows) return v;
-    z.g = &group[1 - *at], z.v = v;
+    struct wide_solve z = {.g = &group[1 - *at], .v = v};
+    v16 next[2 * STREAM_ROWS];
     wide_stream_read(w, z.g, v, STREAM_ROWS, nv, SC_DTYPE_BF16, true, x, z.sums.a);
     for (v += STREAM_ROWS; v + STREAM_ROWS <= w->rows && group[*at].fused; v += STREAM_ROWS) {
         wide_three(w, &group[*at], v, nv, x, &z, next);
