@@ -34,41 +34,49 @@
 
 #define DECAY_MIN 7.8886090522101181e-31f /* 2^-100: as 0, so that no denormals arise */
 
+/* A chunk of a group of heads. */
+struct work {
+    int64_t first; /* token */
+    uint32_t count, h, hv;
+};
+
 struct group {
     const sc_k_delta_params *p;
     struct sc_delta_wide x;
     uint32_t row, h, hv, count;     /* q/k head; first v head and how many */
     uint32_t k_dim, v_dim, kp, vp;  /* as they are, and rounded up to 16 */
+    uint32_t k_row, v_row;          /* floats between rows of K or V numbers */
+    struct work next;               /* what comes after this chunk; count 0: not known */
 };
 
 static void state_load(const struct group *w, uint32_t n)
 {
-    float *state = w->x.state + (size_t)n * w->kp * w->vp;
+    float *state = w->x.state + (size_t)n * w->kp * w->v_row;
     struct ref_begin from = delta_begin(w->p, w->row);
     if (from.base == 0 || w->k_dim != w->kp || w->v_dim != w->vp)
-        memset(state, 0, (size_t)w->kp * w->vp * sizeof(float));
+        memset(state, 0, (size_t)w->kp * w->v_row * sizeof(float));
     for (uint32_t v = 0; from.base != 0 && v < w->v_dim; v += 8) {
         float *lines = w->x.lines;
         uint32_t rows = w->v_dim - v < 8 ? w->v_dim - v : 8;
-        if (rows < 8 || w->k_dim != w->kp) memset(lines, 0, 8 * (size_t)w->kp * sizeof(float));
+        if (rows < 8 || w->k_dim != w->kp) memset(lines, 0, 8 * (size_t)w->k_row * sizeof(float));
         for (uint32_t r = 0; r < rows; r++)
-            ref_begin_load(lines + (size_t)r * w->kp, &from,
+            ref_begin_load(lines + (size_t)r * w->k_row, &from,
                 delta_at(&w->p->shape, w->hv + n, v + r), w->k_dim);
         for (uint32_t k = 0; k < w->kp; k += 8)
-            v16_transpose8(lines + k, w->kp, state + (size_t)k * w->vp + v, w->vp);
+            v16_transpose8(lines + k, w->k_row, state + (size_t)k * w->v_row + v, w->v_row);
     }
 }
 
 static void state_store(const struct group *w, uint32_t n, int32_t slot)
 {
-    const float *state = w->x.state + (size_t)n * w->kp * w->vp;
+    const float *state = w->x.state + (size_t)n * w->kp * w->v_row;
     for (uint32_t v = 0; v < w->v_dim; v += 8) {
         float *lines = w->x.lines;
         uint32_t rows = w->v_dim - v < 8 ? w->v_dim - v : 8;
         for (uint32_t k = 0; k < w->kp; k += 8)
-            v16_transpose8(state + (size_t)k * w->vp + v, w->vp, lines + k, w->kp);
+            v16_transpose8(state + (size_t)k * w->v_row + v, w->v_row, lines + k, w->k_row);
         for (uint32_t r = 0; r < rows; r++)
-            ref_store(lines + (size_t)r * w->kp, ref_slot(&w->p->state, slot), w->p->state.dtype,
+            ref_store(lines + (size_t)r * w->k_row, ref_slot(&w->p->state, slot), w->p->state.dtype,
                 delta_at(&w->p->shape, w->hv + n, v + r), w->k_dim);
     }
 }
@@ -82,38 +90,115 @@ static void load_qk(const struct group *w, int64_t t0, uint32_t n)
     int64_t qs = sc_kernel_stride(p->q_stride, dense), ks = sc_kernel_stride(p->k_stride, dense);
     uint32_t all = (n + 15) / 16 * 16;
     if (w->k_dim != w->kp) {
-        memset(w->x.q, 0, (size_t)all * w->kp * sizeof(float));
-        memset(w->x.k, 0, (size_t)all * w->kp * sizeof(float));
+        memset(w->x.q, 0, (size_t)all * w->k_row * sizeof(float));
+        memset(w->x.k, 0, (size_t)all * w->k_row * sizeof(float));
     }
     for (uint32_t i = 0; i < n; i++)
-        delta_load_qk(w->x.q + (size_t)i * w->kp, w->x.k + (size_t)i * w->kp, s, p->q,
+        delta_load_qk(w->x.q + (size_t)i * w->k_row, w->x.k + (size_t)i * w->k_row, s, p->q,
             (t0 + i) * qs + (int64_t)w->h * w->k_dim, p->k,
             (t0 + i) * ks + (int64_t)w->h * w->k_dim, p->dtype);
-    memset(w->x.q + (size_t)n * w->kp, 0, (size_t)(all - n) * w->kp * sizeof(float));
-    memset(w->x.k + (size_t)n * w->kp, 0, (size_t)(all - n) * w->kp * sizeof(float));
+    memset(w->x.q + (size_t)n * w->k_row, 0, (size_t)(all - n) * w->k_row * sizeof(float));
+    memset(w->x.k + (size_t)n * w->k_row, 0, (size_t)(all - n) * w->k_row * sizeof(float));
 }
 
 static void transpose_k(const struct group *w, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i += 8)
         for (uint32_t k = 0; k < w->kp; k += 8)
-            v16_transpose8(w->x.k + (size_t)i * w->kp + k, w->kp,
-                w->x.kt + (size_t)k * SC_WIDE_C + i, SC_WIDE_C);
+            v16_transpose8(w->x.k + (size_t)i * w->k_row + k, w->k_row,
+                w->x.kt + (size_t)k * SC_WIDE_C_ROW + i, SC_WIDE_C_ROW);
 }
 
-/* v of one head into u, beta beside it. */
-static void load_v(const struct group *w, uint32_t hv, int64_t t0, uint32_t n)
+/* ---- what is fetched while something else is computed ---- */
+
+/* After tokens t .. t + n of the row: its next chunk, else the first one of the next heads. */
+static struct work next_work(const struct group *w, int64_t t, int64_t n)
+{
+    const sc_k_delta_params *p = w->p;
+    const int32_t *row_start = sc_host_ptr(p->row_start);
+    const int32_t *position = sc_host_ptr(p->position);
+    int64_t first = t + n, end = row_start[w->row + 1];
+    uint32_t hv = w->hv;
+    if (first == end) {
+        first = row_start[w->row];
+        hv += w->count;
+    }
+    int64_t pos = (position != NULL ? position[w->row] : 0) + first - row_start[w->row];
+    int64_t count = p->chunk - pos % p->chunk;
+    if (count > end - first) count = end - first;
+    if (hv == p->shape.v_heads) count = 0;
+    return (struct work){first, (uint32_t)count, hv / (p->shape.v_heads / p->shape.heads), hv};
+}
+
+/* Rows of tokens, from element `at` of each. */
+static struct mm_fetch fetch_rows(const struct group *w, sc_devptr base, int64_t stride,
+    uint64_t dense, uint64_t at, const struct work *work)
+{
+    uint32_t elem_bytes = sc_kernel_elem_bytes(w->p->dtype);
+    int64_t pitch = sc_kernel_stride(stride, dense);
+    return (struct mm_fetch){.from = (const uint8_t *)sc_host_ptr(base)
+            + (work->first * pitch + (int64_t)at) * elem_bytes,
+        .row_bytes = pitch * elem_bytes, .rows = work->count, .elem_bytes = elem_bytes};
+}
+
+/* v of the head after head `which`. */
+static struct mm_fetch fetch_v(const struct group *w, uint32_t which, int64_t t0, uint32_t n)
 {
     const sc_k_delta_params *p = w->p;
     uint64_t dense = (uint64_t)p->shape.v_heads * w->v_dim;
-    int64_t stride = sc_kernel_stride(p->v_stride, dense);
-    const float *beta = sc_host_ptr(p->beta);
-    for (uint32_t i = 0; i < n; i++) {
-        float *u = w->x.u + (size_t)i * w->vp;
-        ref_load(u, p->v, p->dtype, (t0 + i) * stride + (int64_t)hv * w->v_dim, w->v_dim);
-        for (uint32_t v = w->v_dim; v < w->vp; v++) u[v] = 0.0f;
-        w->x.beta[i] = beta[(t0 + i) * p->shape.v_heads + hv];
+    struct work work = {t0, n, w->h, w->hv + which + 1};
+    if (which + 1 == w->count) work = w->next;
+    return fetch_rows(w, p->v, p->v_stride, dense, (uint64_t)work.hv * w->v_dim, &work);
+}
+
+/* What head `which` is about to write. */
+static struct mm_fetch fetch_o(const struct group *w, uint32_t which, int64_t t0, uint32_t n)
+{
+    const sc_k_delta_params *p = w->p;
+    uint64_t dense = (uint64_t)p->shape.v_heads * w->v_dim;
+    const struct work work = {t0, n, w->h, w->hv + which};
+    struct mm_fetch rows = fetch_rows(w, p->o, p->o_stride, dense, (uint64_t)work.hv * w->v_dim,
+        &work);
+    rows.write = true;
+    return rows;
+}
+
+/* v_dim rows of a head's state. */
+static struct mm_fetch fetch_state(const struct group *w, const sc_k_slots *slots, int32_t slot,
+    uint32_t hv, bool write)
+{
+    uint32_t elem_bytes = sc_kernel_elem_bytes(slots->dtype);
+    if (slot <= 0) return (struct mm_fetch){0};
+    return (struct mm_fetch){.from = (const uint8_t *)sc_host_ptr(ref_slot(slots, slot))
+            + delta_at(&w->p->shape, hv, 0) * elem_bytes,
+        .row_bytes = (int64_t)w->k_dim * elem_bytes, .rows = w->v_dim, .elem_bytes = elem_bytes,
+        .write = write};
+}
+
+/* While head `which` writes its state. Before the last of the group is done: q and k of the next
+ * chunk. In the row's last chunk: where the state goes, and one of those of the next heads. */
+static void fetch_next(const struct group *w, uint32_t which, struct mm_fetch *fetch)
+{
+    const sc_k_delta_params *p = w->p;
+    uint64_t dense = (uint64_t)p->shape.heads * w->k_dim, at = (uint64_t)w->next.h * w->k_dim;
+    if (which + 1 == w->count) {
+        fetch[0] = fetch_rows(w, p->q, p->q_stride, dense, at, &w->next);
+        fetch[1] = fetch_rows(w, p->k, p->k_stride, dense, at, &w->next);
     }
+    if (w->next.hv == w->hv) return;
+    int32_t source = ((const int32_t *)sc_host_ptr(p->source))[w->row];
+    int32_t dest = ((const int32_t *)sc_host_ptr(p->dest))[w->row];
+    fetch[2] = fetch_state(w, &p->state, dest, w->hv + which, true);
+    if (w->next.count > 0)
+        fetch[3] = fetch_state(w, &p->state, source, w->next.hv + which, false);
+}
+
+/* ---- a head's chunk ---- */
+
+static void load_beta(const struct group *w, uint32_t hv, int64_t t0, uint32_t n)
+{
+    const float *beta = sc_host_ptr(w->p->beta);
+    for (uint32_t i = 0; i < n; i++) w->x.beta[i] = beta[(t0 + i) * w->p->shape.v_heads + hv];
 }
 
 /* k.k and q.k of all pairs that any v head of the group needs. */
@@ -121,12 +206,12 @@ static void gram(const struct group *w, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i += 16) {
         uint32_t rows = n - i < 16 ? n - i : 16;
-        struct mm m = {.a = w->x.k + (size_t)i * w->kp, .a_row = w->kp, .a_col = 1,
-            .b = w->x.kt, .b_row = SC_WIDE_C, .c = w->x.kk + (size_t)i * SC_WIDE_C,
-            .c_row = SC_WIDE_C, .terms = w->kp, .start = MM_ZERO};
+        struct mm m = {.a = w->x.k + (size_t)i * w->k_row, .a_row = w->k_row, .a_col = 1,
+            .b = w->x.kt, .b_row = SC_WIDE_C_ROW, .c = w->x.kk + (size_t)i * SC_WIDE_C_ROW,
+            .c_row = SC_WIDE_C_ROW, .terms = w->kp, .start = MM_ZERO};
         mm_run(&m, rows, i + 16);
-        m.a = w->x.q + (size_t)i * w->kp;
-        m.c = w->x.qk + (size_t)i * SC_WIDE_C;
+        m.a = w->x.q + (size_t)i * w->k_row;
+        m.c = w->x.qk + (size_t)i * SC_WIDE_C_ROW;
         mm_run(&m, rows, i + 16);
     }
 }
@@ -145,7 +230,7 @@ static void pairs_gdn(const struct group *w, uint32_t hv, int64_t t0, uint32_t n
             v16_store(until + j, v16_flush(v16_mul(v16_load(until + j), age), least));
         until[i] = 1.0f;
         for (uint32_t j = 0; j <= i; j += 16) {
-            size_t at = (size_t)i * SC_WIDE_C + j;
+            size_t at = (size_t)i * SC_WIDE_C_ROW + j;
             v16 d = v16_load(until + j);
             v16_store(w->x.a + at, v16_mul(beta, v16_mul(v16_load(w->x.kk + at), d)));
             v16_store(w->x.p + at, v16_mul(v16_load(w->x.qk + at), d));
@@ -169,15 +254,29 @@ SC_REF_INLINE void scale_rows(float *x, size_t x_row, const float *by, uint32_t 
     }
 }
 
-/* u <- beta (v - read), read in x.o. */
-SC_REF_INLINE void write_strength(const struct group *w, uint32_t n)
+/* u <- beta (v - read), read in x.o and, unless `since` is NULL, to be decayed first. A v_dim that
+ * is no multiple of 16 comes through a line, and what pads it is 0. */
+SC_REF_INLINE void write_strength(const struct group *w, uint32_t hv, int64_t t0,
+    const float *since, uint32_t n)
 {
+    const sc_k_delta_params *p = w->p;
+    int64_t stride = sc_kernel_stride(p->v_stride, (uint64_t)p->shape.v_heads * w->v_dim);
     for (uint32_t i = 0; i < n; i++) {
         v16 beta = v16_set(w->x.beta[i]), minus = v16_set(-1.0f);
+        v16 decay = since != NULL ? v16_set(since[i]) : v16_zero();
+        int64_t from = (t0 + i) * stride + (int64_t)hv * w->v_dim;
+        float line[SC_K_DIM_MAX];
+        if (w->v_dim != w->vp) {
+            memset(line, 0, w->vp * sizeof(float));
+            ref_load(line, p->v, p->dtype, from, w->v_dim);
+        }
         for (uint32_t v = 0; v < w->vp; v += 16) {
-            size_t at = (size_t)i * w->vp + v;
-            v16 rest = v16_add(v16_load(w->x.u + at), v16_mul(v16_load(w->x.o + at), minus));
-            v16_store(w->x.u + at, v16_mul(beta, rest));
+            size_t at = (size_t)i * w->v_row + v;
+            v16 read = v16_load(w->x.o + at);
+            v16 given = w->v_dim != w->vp ? v16_load(line + v)
+                                          : v16_take(sc_host_ptr(p->v), p->dtype, from + v);
+            if (since != NULL) read = v16_mul(read, decay);
+            v16_store(w->x.u + at, v16_mul(beta, v16_add(given, v16_mul(read, minus))));
         }
     }
 }
@@ -187,34 +286,34 @@ static void store_o(const struct group *w, uint32_t hv, int64_t t0, uint32_t n)
     const sc_k_delta_params *p = w->p;
     int64_t stride = sc_kernel_stride(p->o_stride, (uint64_t)p->shape.v_heads * w->v_dim);
     for (uint32_t i = 0; i < n; i++)
-        ref_store(w->x.o + (size_t)i * w->vp, p->o, p->dtype,
+        ref_store(w->x.o + (size_t)i * w->v_row, p->o, p->dtype,
             (t0 + i) * stride + (int64_t)hv * w->v_dim, w->v_dim);
 }
 
 static void head_gdn(const struct group *w, uint32_t which, int64_t t0, uint32_t n)
 {
-    uint32_t kp = w->kp, vp = w->vp, hv = w->hv + which;
-    float *state = w->x.state + (size_t)which * kp * vp;
-    load_v(w, hv, t0, n);
+    uint32_t kp = w->kp, vp = w->vp, k_row = w->k_row, v_row = w->v_row, hv = w->hv + which;
+    float *state = w->x.state + (size_t)which * kp * v_row;
+    load_beta(w, hv, t0, n);
     pairs_gdn(w, hv, t0, n);
-    struct mm m = {.a = w->x.k, .a_row = kp, .a_col = 1, .b = state, .b_row = vp, .c = w->x.o,
-        .c_row = vp, .terms = kp, .start = MM_ZERO};
+    struct mm m = {.a = w->x.k, .a_row = k_row, .a_col = 1, .b = state, .b_row = v_row,
+        .c = w->x.o, .c_row = v_row, .terms = kp, .start = MM_ZERO,
+        .fetch = {fetch_v(w, which, t0, n)}};
     mm_run(&m, n, vp);
-    scale_rows(w->x.o, vp, w->x.since, n, vp);
-    write_strength(w, n);
-    mm_solve(w->x.a, SC_WIDE_C, w->x.u, vp, n, vp);
+    write_strength(w, hv, t0, w->x.since, n);
+    mm_solve(w->x.a, SC_WIDE_C_ROW, w->x.u, v_row, n, vp);
     m.a = w->x.q;
+    m.out = w->x.since;
+    m.fetch[0] = fetch_o(w, which, t0, n);
     mm_run(&m, n, vp);
-    scale_rows(w->x.o, vp, w->x.since, n, vp);
-    mm_lower(w->x.p, SC_WIDE_C, w->x.u, vp, w->x.o, vp, n, vp);
+    mm_lower(w->x.p, SC_WIDE_C_ROW, w->x.u, v_row, w->x.o, v_row, n, vp);
     store_o(w, hv, t0, n);
-    scale_rows(w->x.u, vp, w->x.until, n, vp);
-    v16 decay = v16_set(w->x.since[n - 1]);
-    for (size_t i = 0; i < (size_t)kp * vp; i += 16)
-        v16_store(state + i, v16_mul(v16_load(state + i), decay));
-    mm_run(&(struct mm){.a = w->x.k, .a_row = 1, .a_col = kp, .b = w->x.u, .b_row = vp,
-        .c = state, .c_row = vp, .terms = n, .start = MM_ADD}, kp, vp);
-    ref_round(state, w->p->state.dtype, kp * vp);
+    scale_rows(w->x.u, v_row, w->x.until, n, vp);
+    struct mm add = {.a = w->x.k, .a_row = 1, .a_col = k_row, .b = w->x.u, .b_row = v_row,
+        .c = state, .c_row = v_row, .terms = n, .start = MM_DECAY, .decay = &w->x.since[n - 1],
+        .narrow = w->p->state.dtype == SC_DTYPE_BF16};
+    fetch_next(w, which, add.fetch);
+    mm_run(&add, kp, vp);
 }
 
 /* ---- KDA ---- */
@@ -227,11 +326,11 @@ static void block_decays(const struct group *w, uint32_t hv, int64_t t0, uint32_
     v16 least = v16_set(DECAY_MIN);
     const float *g = (const float *)sc_host_ptr(w->p->g);
     for (uint32_t i = i0; i < i0 + m; i++) {
-        float *alpha = w->x.alpha + (size_t)(i - i0) * kp;
+        float *alpha = w->x.alpha + (size_t)(i - i0) * w->k_row;
         memset(alpha, 0, kp * sizeof(float));
         delta_alpha(alpha, &w->p->shape, g + ((t0 + i) * w->p->shape.v_heads + hv) * w->k_dim);
         for (uint32_t k = 0; k < kp; k += 16) {
-            size_t at = (size_t)i * kp + k, in = (size_t)(i - i0) * kp + k;
+            size_t at = (size_t)i * w->k_row + k, in = (size_t)(i - i0) * w->k_row + k;
             v16 d = v16_load(alpha + k), from = v16_load(w->x.since + k);
             if (i > i0) d = v16_flush(v16_mul(v16_load(w->x.block + k), d), least);
             v16_store(w->x.block + k, d);
@@ -247,15 +346,16 @@ static void block_decays(const struct group *w, uint32_t hv, int64_t t0, uint32_
 /* Pairs within the block: y_j, rows of the block, age token by token. */
 SC_REF_INLINE void block_pairs(const struct group *w, uint32_t i0, uint32_t m, uint32_t nv)
 {
-    uint32_t kp = nv * 16;
+    uint32_t k_row = sc_wide_row(nv * 16);
     v16 least = v16_set(DECAY_MIN);
     for (uint32_t i = 0; i < m; i++) {
-        const float *key = w->x.k + (size_t)(i0 + i) * kp, *q = w->x.q + (size_t)(i0 + i) * kp;
-        const float *alpha = w->x.alpha + (size_t)i * kp;
-        float *a = w->x.a + (size_t)(i0 + i) * SC_WIDE_C + i0;
-        float *p = w->x.p + (size_t)(i0 + i) * SC_WIDE_C + i0;
+        const float *key = w->x.k + (size_t)(i0 + i) * k_row;
+        const float *q = w->x.q + (size_t)(i0 + i) * k_row;
+        const float *alpha = w->x.alpha + (size_t)i * k_row;
+        float *a = w->x.a + (size_t)(i0 + i) * SC_WIDE_C_ROW + i0;
+        float *p = w->x.p + (size_t)(i0 + i) * SC_WIDE_C_ROW + i0;
         for (uint32_t j = 0; j < i; j++) {
-            float *y = w->x.y + (size_t)j * kp;
+            float *y = w->x.y + (size_t)j * k_row;
             v16 kk = v16_zero(), qk = v16_zero();
             for (uint32_t l = 0; l < nv; l++) {
                 v16 aged = v16_mul(v16_load(y + 16 * l), v16_load(alpha + 16 * l));
@@ -270,7 +370,7 @@ SC_REF_INLINE void block_pairs(const struct group *w, uint32_t i0, uint32_t m, u
         v16 own = v16_zero();
         for (uint32_t l = 0; l < nv; l++) {
             v16 y = v16_load(key + 16 * l);
-            v16_store(w->x.y + (size_t)i * kp + 16 * l, y);
+            v16_store(w->x.y + (size_t)i * k_row + 16 * l, y);
             own = v16_fma(v16_load(q + 16 * l), y, own);
         }
         p[i] = v16_sum(own);
@@ -285,15 +385,15 @@ static void block_join(const struct group *w, uint32_t i0, uint32_t m)
     for (uint32_t k = 0; k < kp; k++) {
         v16 d = v16_set(w->x.block[k]);
         for (uint32_t j = 0; j < i0; j += 16) {
-            float *at = w->x.kt + (size_t)k * SC_WIDE_C + j;
+            float *at = w->x.kt + (size_t)k * SC_WIDE_C_ROW + j;
             v16_store(at, v16_flush(v16_mul(v16_load(at), d), least));
         }
     }
-    memset(w->x.y + (size_t)m * kp, 0, (size_t)(16 - m) * kp * sizeof(float));
+    memset(w->x.y + (size_t)m * w->k_row, 0, (size_t)(16 - m) * w->k_row * sizeof(float));
     for (uint32_t j = 0; j < 16; j += 8)
         for (uint32_t k = 0; k < kp; k += 8)
-            v16_transpose8(w->x.y + (size_t)j * kp + k, kp,
-                w->x.kt + (size_t)k * SC_WIDE_C + i0 + j, SC_WIDE_C);
+            v16_transpose8(w->x.y + (size_t)j * w->k_row + k, w->k_row,
+                w->x.kt + (size_t)k * SC_WIDE_C_ROW + i0 + j, SC_WIDE_C_ROW);
     for (uint32_t k = 0; k < kp; k += 16)
         v16_store(w->x.since + k, v16_flush(v16_mul(v16_load(w->x.since + k),
             v16_load(w->x.block + k)), least));
@@ -307,13 +407,13 @@ static void pairs_kda(const struct group *w, uint32_t hv, int64_t t0, uint32_t n
         uint32_t m = n - i0 < 16 ? n - i0 : 16;
         block_decays(w, hv, t0, i0, m);
         if (i0 > 0) {
-            struct mm pair = {.a = w->x.lk, .a_row = kp, .a_col = 1, .b = w->x.kt,
-                .b_row = SC_WIDE_C, .c = w->x.a + (size_t)i0 * SC_WIDE_C, .c_row = SC_WIDE_C,
-                .terms = kp, .start = MM_ZERO};
+            struct mm pair = {.a = w->x.lk, .a_row = w->k_row, .a_col = 1, .b = w->x.kt,
+                .b_row = SC_WIDE_C_ROW, .c = w->x.a + (size_t)i0 * SC_WIDE_C_ROW,
+                .c_row = SC_WIDE_C_ROW, .terms = kp, .start = MM_ZERO, .out = w->x.beta + i0};
             mm_run(&pair, m, i0);
-            scale_rows(w->x.a + (size_t)i0 * SC_WIDE_C, SC_WIDE_C, w->x.beta + i0, m, i0);
             pair.a = w->x.lq;
-            pair.c = w->x.p + (size_t)i0 * SC_WIDE_C;
+            pair.c = w->x.p + (size_t)i0 * SC_WIDE_C_ROW;
+            pair.out = NULL;
             mm_run(&pair, m, i0);
         }
         if (kp == 128)
@@ -326,23 +426,26 @@ static void pairs_kda(const struct group *w, uint32_t hv, int64_t t0, uint32_t n
 
 static void head_kda(const struct group *w, uint32_t which, int64_t t0, uint32_t n)
 {
-    uint32_t kp = w->kp, vp = w->vp, hv = w->hv + which;
-    float *state = w->x.state + (size_t)which * kp * vp;
-    load_v(w, hv, t0, n);
+    uint32_t kp = w->kp, vp = w->vp, v_row = w->v_row, hv = w->hv + which;
+    float *state = w->x.state + (size_t)which * kp * v_row;
+    load_beta(w, hv, t0, n);
     pairs_kda(w, hv, t0, n);
-    struct mm m = {.a = w->x.gk, .a_row = kp, .a_col = 1, .b = state, .b_row = vp, .c = w->x.o,
-        .c_row = vp, .terms = kp, .start = MM_ZERO};
+    struct mm m = {.a = w->x.gk, .a_row = w->k_row, .a_col = 1, .b = state, .b_row = v_row,
+        .c = w->x.o, .c_row = v_row, .terms = kp, .start = MM_ZERO,
+        .fetch = {fetch_v(w, which, t0, n)}};
     mm_run(&m, n, vp);
-    write_strength(w, n);
-    mm_solve(w->x.a, SC_WIDE_C, w->x.u, vp, n, vp);
+    write_strength(w, hv, t0, NULL, n);
+    mm_solve(w->x.a, SC_WIDE_C_ROW, w->x.u, v_row, n, vp);
     m.a = w->x.gq;
+    m.fetch[0] = fetch_o(w, which, t0, n);
     mm_run(&m, n, vp);
-    mm_lower(w->x.p, SC_WIDE_C, w->x.u, vp, w->x.o, vp, n, vp);
+    mm_lower(w->x.p, SC_WIDE_C_ROW, w->x.u, v_row, w->x.o, v_row, n, vp);
     store_o(w, hv, t0, n);
-    scale_rows(state, vp, w->x.since, kp, vp);
-    mm_run(&(struct mm){.a = w->x.kt, .a_row = SC_WIDE_C, .a_col = 1, .b = w->x.u, .b_row = vp,
-        .c = state, .c_row = vp, .terms = n, .start = MM_ADD}, kp, vp);
-    ref_round(state, w->p->state.dtype, kp * vp);
+    struct mm add = {.a = w->x.kt, .a_row = SC_WIDE_C_ROW, .a_col = 1, .b = w->x.u,
+        .b_row = v_row, .c = state, .c_row = v_row, .terms = n, .start = MM_DECAY,
+        .decay = w->x.since, .decay_step = 1, .narrow = w->p->state.dtype == SC_DTYPE_BF16};
+    fetch_next(w, which, add.fetch);
+    mm_run(&add, kp, vp);
 }
 
 /* ---- rows ---- */
@@ -357,7 +460,7 @@ static void saves(const struct group *w, int64_t pos)
             for (uint32_t n = 0; n < w->count; n++) state_store(w, n, slot[i]);
 }
 
-static void group_run(const struct group *w)
+static void group_run(struct group *w)
 {
     const sc_k_delta_params *p = w->p;
     const int32_t *row_start = sc_host_ptr(p->row_start);
@@ -370,6 +473,7 @@ static void group_run(const struct group *w)
     while (t < end) {
         int64_t n = p->chunk - pos % p->chunk; /* up to the next grid point */
         if (n > end - t) n = end - t;
+        w->next = next_work(w, t, n);
         load_qk(w, t, (uint32_t)n);
         if (gdn) {
             transpose_k(w, (uint32_t)n);
@@ -393,7 +497,8 @@ sc_status SC_HOST_FN(sc_k_delta_chunk)(const void *params, sc_stream *stream)
     const sc_k_delta_params *p = params;
     const sc_k_delta_shape *s = &p->shape;
     struct group w = {.p = p, .k_dim = s->k_dim, .v_dim = s->v_dim,
-        .kp = (s->k_dim + 15) / 16 * 16, .vp = (s->v_dim + 15) / 16 * 16};
+        .kp = (s->k_dim + 15) / 16 * 16, .vp = (s->v_dim + 15) / 16 * 16,
+        .k_row = sc_wide_row(s->k_dim), .v_row = sc_wide_row(s->v_dim)};
     uint32_t ratio = s->v_heads / s->heads;
     (void)sc_delta_wide_scratch(p, &w.x);
     for (uint32_t r = 0; r < p->row_count; r++) {

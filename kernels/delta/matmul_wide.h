@@ -5,11 +5,15 @@
  *
  *   c[i][j] (+|-)= sum_t a(i, t) b[t][j]        a(i, t) = a[i * a_row + t * a_col]
  *
- * j runs along vectors: the number of columns is a multiple of 16. */
+ * j runs along vectors: the number of columns is a multiple of 16. What would be a pass of its own
+ * over c is done on the way, with the same bits: row i of c is decayed by decay[i * decay_step]
+ * before the terms are added; and in the end multiplied by out[i], or rounded to bf16. And what the
+ * caller works on next is fetched tile by tile, as matrices of c's shape in places of their own. */
 #ifndef SC_MATMUL_WIDE_H
 #define SC_MATMUL_WIDE_H
 
-#include "v16.h"
+#include "v16_math.h"
+#include "wide_row.h"
 
 #ifdef __AVX512F__
 enum { MM_ROWS = 8, MM_COLS = 2, MM_TRIANGLE = 16 };
@@ -17,15 +21,56 @@ enum { MM_ROWS = 8, MM_COLS = 2, MM_TRIANGLE = 16 };
 enum { MM_ROWS = 4, MM_COLS = 1, MM_TRIANGLE = 4 };
 #endif
 
-enum mm_start { MM_ZERO, MM_ADD, MM_SUB };
+enum { MM_FETCHES = 4 };
+enum mm_start { MM_ZERO, MM_ADD, MM_SUB, MM_DECAY };
+
+/* Rows `row_bytes` apart that will be read, or written. `rows` 0: nothing. */
+struct mm_fetch {
+    const uint8_t *from;
+    int64_t row_bytes;
+    uint32_t rows, elem_bytes;
+    bool write;
+};
 
 struct mm {
     const float *a, *b;
     float *c;
     size_t a_row, a_col, b_row, c_row;
     uint32_t terms;
-    enum mm_start start; /* from zero, or from what c holds */
+    enum mm_start start; /* from zero, or from what c holds; DECAY: decayed, then added to */
+    const float *decay, *out; /* out NULL: not multiplied */
+    size_t decay_step;
+    bool narrow;
+    struct mm_fetch fetch[MM_FETCHES];
 };
+
+SC_REF_INLINE v16 mm_begin(const struct mm *m, const float *c, uint32_t i, enum mm_start start)
+{
+    if (start == MM_ZERO) return v16_zero();
+    return start == MM_DECAY ? v16_mul(v16_load(c), v16_set(m->decay[i * m->decay_step]))
+                             : v16_load(c);
+}
+
+SC_REF_INLINE void mm_end(const struct mm *m, float *c, uint32_t i, v16 sum)
+{
+    if (m->out != NULL) sum = v16_mul(sum, v16_set(m->out[i]));
+    if (m->narrow) sum = v16_to_bf16(sum);
+    v16_store(c, sum);
+}
+
+/* What lies where rows i.. and columns j.. of c would. */
+SC_REF_INLINE void mm_fetch(const struct mm_fetch *f, uint32_t i, uint32_t j, uint32_t rows,
+    uint32_t cols)
+{
+    for (uint32_t r = i; r < i + rows && r < f->rows; r++)
+        for (uint32_t l = 0; l < 16 * cols * f->elem_bytes; l += 64) {
+            const uint8_t *line = f->from + r * f->row_bytes + j * f->elem_bytes + l;
+            if (f->write)
+                __builtin_prefetch(line, 1, 3);
+            else
+                __builtin_prefetch(line, 0, 2);
+        }
+}
 
 SC_REF_INLINE void mm_tile(const struct mm *m, uint32_t i, uint32_t j, uint32_t rows,
     uint32_t cols, enum mm_start start)
@@ -33,9 +78,10 @@ SC_REF_INLINE void mm_tile(const struct mm *m, uint32_t i, uint32_t j, uint32_t 
     v16 acc[MM_ROWS][MM_COLS];
     float *c = m->c + i * m->c_row + j;
     const float *a = m->a + i * m->a_row, *b = m->b + j;
+    for (uint32_t f = 0; f < MM_FETCHES; f++) mm_fetch(&m->fetch[f], i, j, rows, cols);
     for (uint32_t r = 0; r < rows; r++)
         for (uint32_t l = 0; l < cols; l++)
-            acc[r][l] = start == MM_ZERO ? v16_zero() : v16_load(c + r * m->c_row + 16 * l);
+            acc[r][l] = mm_begin(m, c + r * m->c_row + 16 * l, i + r, start);
     for (uint32_t t = 0; t < m->terms; t++, a += m->a_col, b += m->b_row) {
         v16 line[MM_COLS];
         for (uint32_t l = 0; l < cols; l++) line[l] = v16_load(b + 16 * l);
@@ -47,7 +93,8 @@ SC_REF_INLINE void mm_tile(const struct mm *m, uint32_t i, uint32_t j, uint32_t 
         }
     }
     for (uint32_t r = 0; r < rows; r++)
-        for (uint32_t l = 0; l < cols; l++) v16_store(c + r * m->c_row + 16 * l, acc[r][l]);
+        for (uint32_t l = 0; l < cols; l++)
+            mm_end(m, c + r * m->c_row + 16 * l, i + r, acc[r][l]);
 }
 
 SC_REF_INLINE void mm_columns(const struct mm *m, uint32_t rows, uint32_t j, uint32_t cols,
@@ -55,7 +102,9 @@ SC_REF_INLINE void mm_columns(const struct mm *m, uint32_t rows, uint32_t j, uin
 {
     uint32_t i = 0;
     for (; i + MM_ROWS <= rows; i += MM_ROWS) mm_tile(m, i, j, MM_ROWS, cols, start);
-    for (; i < rows; i++) mm_tile(m, i, j, 1, cols, start);
+    for (; i + MM_ROWS / 2 <= rows; i += MM_ROWS / 2) mm_tile(m, i, j, MM_ROWS / 2, cols, start);
+    for (; i + 2 <= rows; i += 2) mm_tile(m, i, j, 2, cols, start);
+    if (i < rows) mm_tile(m, i, j, 1, cols, start);
 }
 
 SC_REF_INLINE void mm_started(const struct mm *m, uint32_t rows, uint32_t columns,
@@ -73,37 +122,40 @@ static __attribute__((noinline, unused)) void mm_run(const struct mm *m, uint32_
         mm_started(m, rows, columns, MM_ZERO);
     else if (m->start == MM_ADD)
         mm_started(m, rows, columns, MM_ADD);
-    else
+    else if (m->start == MM_SUB)
         mm_started(m, rows, columns, MM_SUB);
+    else
+        mm_started(m, rows, columns, MM_DECAY);
 }
 
-/* Rows i0.. of a triangle, up to MM_TRIANGLE of them: x_l (-|+)= sum_{j} a_lj y_j over earlier rows
- * j < l of the same tile (solve: y is x), or j <= l (product: y is another matrix). */
+/* MM_TRIANGLE rows of a triangle: x_l (-|+)= sum_{j} a_lj y_j over earlier rows j < l of the same
+ * tile (solve: y is x), or j <= l (product: y is another matrix). By j, whose products do not wait
+ * for each other; those of one l would. */
 SC_REF_INLINE void mm_solve_rows(const float *a, size_t a_row, float *x, size_t x_row,
-    uint32_t rows, uint32_t columns)
+    uint32_t columns)
 {
     for (uint32_t j = 0; j < columns; j += 16) {
         v16 y[MM_TRIANGLE];
-        for (uint32_t l = 0; l < rows; l++) y[l] = v16_load(x + l * x_row + j);
-        for (uint32_t l = 1; l < rows; l++)
-            for (uint32_t t = 0; t < l; t++)
+        UNROLL for (uint32_t l = 0; l < MM_TRIANGLE; l++) y[l] = v16_load(x + l * x_row + j);
+        UNROLL for (uint32_t t = 0; t < MM_TRIANGLE; t++)
+            UNROLL for (uint32_t l = t + 1; l < MM_TRIANGLE; l++)
                 y[l] = v16_fnma(v16_set(a[l * a_row + t]), y[t], y[l]);
-        for (uint32_t l = 1; l < rows; l++) v16_store(x + l * x_row + j, y[l]);
+        UNROLL for (uint32_t l = 1; l < MM_TRIANGLE; l++) v16_store(x + l * x_row + j, y[l]);
     }
 }
 
 SC_REF_INLINE void mm_lower_rows(const float *a, size_t a_row, const float *y, size_t y_row,
-    float *x, size_t x_row, uint32_t rows, uint32_t columns)
+    float *x, size_t x_row, uint32_t columns)
 {
     for (uint32_t j = 0; j < columns; j += 16) {
-        v16 in[MM_TRIANGLE];
-        for (uint32_t l = 0; l < rows; l++) in[l] = v16_load(y + l * y_row + j);
-        for (uint32_t l = 0; l < rows; l++) {
-            v16 acc = v16_load(x + l * x_row + j);
-            for (uint32_t t = 0; t <= l; t++)
-                acc = v16_fma(v16_set(a[l * a_row + t]), in[t], acc);
-            v16_store(x + l * x_row + j, acc);
+        v16 acc[MM_TRIANGLE];
+        UNROLL for (uint32_t l = 0; l < MM_TRIANGLE; l++) acc[l] = v16_load(x + l * x_row + j);
+        UNROLL for (uint32_t t = 0; t < MM_TRIANGLE; t++) {
+            v16 in = v16_load(y + t * y_row + j);
+            UNROLL for (uint32_t l = t; l < MM_TRIANGLE; l++)
+                acc[l] = v16_fma(v16_set(a[l * a_row + t]), in, acc[l]);
         }
+        UNROLL for (uint32_t l = 0; l < MM_TRIANGLE; l++) v16_store(x + l * x_row + j, acc[l]);
     }
 }
 
@@ -111,16 +163,24 @@ SC_REF_INLINE void mm_lower_rows(const float *a, size_t a_row, const float *y, s
 static __attribute__((noinline, unused)) void mm_solve(const float *a, size_t a_row, float *x,
     size_t x_row, uint32_t rows, uint32_t columns)
 {
+    struct mm m = {.a_row = a_row, .a_col = 1, .b_row = x_row, .c_row = x_row, .start = MM_SUB};
     for (uint32_t i = 0; i < rows; i += MM_TRIANGLE) {
-        uint32_t m = rows - i < MM_TRIANGLE ? rows - i : MM_TRIANGLE;
-        if (i > 0)
-            mm_run(&(struct mm){.a = a + i * a_row, .a_row = a_row, .a_col = 1, .b = x,
-                .b_row = x_row, .c = x + i * x_row, .c_row = x_row, .terms = i,
-                .start = MM_SUB}, m, columns);
-        if (m == MM_TRIANGLE)
-            mm_solve_rows(a + i * a_row + i, a_row, x + i * x_row, x_row, MM_TRIANGLE, columns);
-        else
-            mm_solve_rows(a + i * a_row + i, a_row, x + i * x_row, x_row, m, columns);
+        uint32_t n = rows - i < MM_TRIANGLE ? rows - i : MM_TRIANGLE;
+        m.a = a + i * a_row;
+        m.b = x;
+        m.c = x + i * x_row;
+        m.terms = i;
+        if (i > 0) mm_run(&m, n, columns);
+        if (n == MM_TRIANGLE) {
+            mm_solve_rows(m.a + i, a_row, m.c, x_row, columns);
+            continue;
+        }
+        m.b = m.c;
+        for (m.terms = 1; m.terms < n; m.terms++) {
+            m.a = a + (i + m.terms) * a_row + i;
+            m.c = x + (i + m.terms) * x_row;
+            mm_run(&m, 1, columns);
+        }
     }
 }
 
@@ -128,18 +188,25 @@ static __attribute__((noinline, unused)) void mm_solve(const float *a, size_t a_
 static __attribute__((noinline, unused)) void mm_lower(const float *a, size_t a_row, const float *y,
     size_t y_row, float *x, size_t x_row, uint32_t rows, uint32_t columns)
 {
+    struct mm m = {.a_row = a_row, .a_col = 1, .b_row = y_row, .c_row = x_row, .start = MM_ADD};
     for (uint32_t i = 0; i < rows; i += MM_TRIANGLE) {
-        uint32_t m = rows - i < MM_TRIANGLE ? rows - i : MM_TRIANGLE;
-        const float *at = a + i * a_row + i;
-        if (i > 0)
-            mm_run(&(struct mm){.a = a + i * a_row, .a_row = a_row, .a_col = 1, .b = y,
-                .b_row = y_row, .c = x + i * x_row, .c_row = x_row, .terms = i,
-                .start = MM_ADD}, m, columns);
-        if (m == MM_TRIANGLE)
-            mm_lower_rows(at, a_row, y + i * y_row, y_row, x + i * x_row, x_row, MM_TRIANGLE,
-                columns);
-        else
-            mm_lower_rows(at, a_row, y + i * y_row, y_row, x + i * x_row, x_row, m, columns);
+        uint32_t n = rows - i < MM_TRIANGLE ? rows - i : MM_TRIANGLE;
+        m.a = a + i * a_row;
+        m.b = y;
+        m.c = x + i * x_row;
+        m.terms = i;
+        if (i > 0) mm_run(&m, n, columns);
+        if (n == MM_TRIANGLE) {
+            mm_lower_rows(m.a + i, a_row, y + i * y_row, y_row, m.c, x_row, columns);
+            continue;
+        }
+        m.b = y + i * y_row;
+        for (uint32_t l = 0; l < n; l++) {
+            m.a = a + (i + l) * a_row + i;
+            m.c = x + (i + l) * x_row;
+            m.terms = l + 1;
+            mm_run(&m, 1, columns);
+        }
     }
 }
 
