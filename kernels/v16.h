@@ -12,6 +12,13 @@
 
 #include "ref_math.h"
 
+/* Loops over registers: an array that is indexed by a variable would lie in memory. */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define UNROLL /* with checks in every copy, a file takes minutes to compile */
+#else
+#define UNROLL _Pragma("GCC unroll 16")
+#endif
+
 #ifdef __AVX512F__
 
 typedef __m512 v16;

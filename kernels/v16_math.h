@@ -17,28 +17,22 @@ SC_REF_INLINE v16 v16_negate(v16 a)
     return _mm512_xor_ps(a, _mm512_set1_ps(-0.0f));
 }
 
-/* 2^(n - 1) of what ref_exp() calls `shifted`. */
-SC_REF_INLINE v16 v16_half_power(v16 shifted)
+/* The last step of ref_exp(): p 2^n, by half of it first, which is rounded there where it is a
+ * denormal; its 2^(n - 1) is 0 from n = -126 down, which is all x below -87 and some above. */
+SC_REF_INLINE v16 v16_scaled(v16 p, v16 n, v16 x)
 {
-    __m512i n = _mm512_sub_epi32(_mm512_castps_si512(shifted),
-        _mm512_set1_epi32(0x4b400000 - 126));
-    return _mm512_castsi512_ps(_mm512_slli_epi32(n, 23));
-}
-
-/* y, but 0 where x < low and `high` where x > top. */
-SC_REF_INLINE v16 v16_clamp(v16 y, v16 x, float low, float top, float high)
-{
-    y = _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x, _mm512_set1_ps(low), _CMP_NLT_UQ), y);
-    __mmask16 over = _mm512_cmp_ps_mask(x, _mm512_set1_ps(top), _CMP_GT_OQ);
-    return _mm512_mask_mov_ps(y, over, _mm512_set1_ps(high));
+    __mmask16 some = _mm512_cmp_ps_mask(n, _mm512_set1_ps(-125.0f), _CMP_NLT_UQ);
+    __mmask16 over = _mm512_cmp_ps_mask(x, _mm512_set1_ps(88.7228f), _CMP_GT_OQ);
+    v16 half = _mm512_maskz_scalef_ps(some, p, v16_sub(n, v16_set(1.0f)));
+    return _mm512_mask_mov_ps(v16_add(half, half), over, _mm512_set1_ps(INFINITY));
 }
 
 /* Bits of the nearest bf16, ties to even, in the upper half of each lane; NaN stays NaN. */
 SC_REF_INLINE __m512i v16_bf16_bits(v16 a)
 {
     __mmask16 nan = _mm512_cmp_ps_mask(a, a, _CMP_UNORD_Q);
-    __m512i quiet = _mm512_or_si512(_mm512_castps_si512(a), _mm512_set1_epi32(0x400000));
-    return _mm512_mask_mov_epi32(v16_round(a), nan, quiet);
+    return _mm512_mask_or_epi32(v16_round(a), nan, _mm512_castps_si512(a),
+        _mm512_set1_epi32(0x400000));
 }
 
 SC_REF_INLINE v16 v16_to_bf16(v16 a)
@@ -86,28 +80,19 @@ SC_REF_INLINE v16 v16_negate(v16 a)
     return (v16){_mm256_xor_ps(a.a, sign), _mm256_xor_ps(a.b, sign)};
 }
 
-SC_REF_INLINE __m256 v8_half_power(__m256 shifted)
+SC_REF_INLINE __m256 v8_scaled(__m256 p, __m256 n, __m256 x)
 {
-    __m256i n = _mm256_sub_epi32(_mm256_castps_si256(shifted),
-        _mm256_set1_epi32(0x4b400000 - 126));
-    return _mm256_castsi256_ps(_mm256_slli_epi32(n, 23));
+    __m256i power = _mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(126));
+    __m256 half = _mm256_mul_ps(p, _mm256_castsi256_ps(_mm256_slli_epi32(power, 23)));
+    __m256 y = _mm256_and_ps(_mm256_add_ps(half, half),
+        _mm256_cmp_ps(x, _mm256_set1_ps(-87.0f), _CMP_NLT_UQ));
+    __m256 over = _mm256_cmp_ps(x, _mm256_set1_ps(88.7228f), _CMP_GT_OQ);
+    return _mm256_blendv_ps(y, _mm256_set1_ps(INFINITY), over);
 }
 
-SC_REF_INLINE v16 v16_half_power(v16 shifted)
+SC_REF_INLINE v16 v16_scaled(v16 p, v16 n, v16 x)
 {
-    return (v16){v8_half_power(shifted.a), v8_half_power(shifted.b)};
-}
-
-SC_REF_INLINE __m256 v8_clamp(__m256 y, __m256 x, float low, float top, float high)
-{
-    y = _mm256_and_ps(y, _mm256_cmp_ps(x, _mm256_set1_ps(low), _CMP_NLT_UQ));
-    __m256 over = _mm256_cmp_ps(x, _mm256_set1_ps(top), _CMP_GT_OQ);
-    return _mm256_blendv_ps(y, _mm256_set1_ps(high), over);
-}
-
-SC_REF_INLINE v16 v16_clamp(v16 y, v16 x, float low, float top, float high)
-{
-    return (v16){v8_clamp(y.a, x.a, low, top, high), v8_clamp(y.b, x.b, low, top, high)};
+    return (v16){v8_scaled(p.a, n.a, x.a), v8_scaled(p.b, n.b, x.b)};
 }
 
 SC_REF_INLINE __m256i v8_bf16_bits(__m256 a)
@@ -142,23 +127,47 @@ SC_REF_INLINE void v16_store_narrow(uint16_t *x, v16 a) { v16_store_bf16(x, a); 
 
 #endif
 
-/* As ref_exp(). */
-SC_REF_INLINE v16 v16_exp(v16 x)
+/* How many vectors the functions below take at once: a chain as long as theirs leaves most of the
+ * processor idle, and the next vector's begins too far behind for it to see. */
+#ifdef __AVX512F__
+enum { V16_MANY = 4 };
+#else
+enum { V16_MANY = 1 }; /* no registers */
+#endif
+
+/* p_i <- p_i r_i + c */
+SC_REF_INLINE void v16_horner(v16 *p, const v16 *r, float c, uint32_t n)
+{
+    UNROLL for (uint32_t i = 0; i < n; i++) p[i] = v16_add(v16_mul(p[i], r[i]), v16_set(c));
+}
+
+/* As ref_exp(), of each of `count` vectors, at most V16_MANY. */
+SC_REF_INLINE void v16_exps(v16 *x, uint32_t count)
 {
     const v16 magic = v16_set(12582912.0f);
-    v16 shifted = v16_add(v16_mul(x, v16_set(1.44269504f)), magic);
-    v16 n = v16_sub(shifted, magic);
-    v16 r = v16_sub(x, v16_mul(n, v16_set(0.693359375f)));
-    r = v16_sub(r, v16_mul(n, v16_set(-2.12194440e-4f)));
-    v16 p = v16_set(1.9875691500e-4f);
-    p = v16_add(v16_mul(p, r), v16_set(1.3981999507e-3f));
-    p = v16_add(v16_mul(p, r), v16_set(8.3334519073e-3f));
-    p = v16_add(v16_mul(p, r), v16_set(4.1665795894e-2f));
-    p = v16_add(v16_mul(p, r), v16_set(1.6666665459e-1f));
-    p = v16_add(v16_mul(p, r), v16_set(5.0000001201e-1f));
-    p = v16_add(v16_add(v16_mul(p, v16_mul(r, r)), r), v16_set(1.0f));
-    v16 y = v16_mul(v16_mul(p, v16_half_power(shifted)), v16_set(2.0f));
-    return v16_clamp(y, x, -87.0f, 88.7228f, INFINITY);
+    v16 n[V16_MANY], r[V16_MANY], p[V16_MANY];
+    UNROLL for (uint32_t i = 0; i < count; i++)
+        n[i] = v16_add(v16_mul(x[i], v16_set(1.44269504f)), magic);
+    UNROLL for (uint32_t i = 0; i < count; i++) n[i] = v16_sub(n[i], magic);
+    UNROLL for (uint32_t i = 0; i < count; i++)
+        r[i] = v16_sub(x[i], v16_mul(n[i], v16_set(0.693359375f)));
+    UNROLL for (uint32_t i = 0; i < count; i++)
+        r[i] = v16_sub(r[i], v16_mul(n[i], v16_set(-2.12194440e-4f)));
+    UNROLL for (uint32_t i = 0; i < count; i++) p[i] = v16_set(1.9875691500e-4f);
+    v16_horner(p, r, 1.3981999507e-3f, count);
+    v16_horner(p, r, 8.3334519073e-3f, count);
+    v16_horner(p, r, 4.1665795894e-2f, count);
+    v16_horner(p, r, 1.6666665459e-1f, count);
+    v16_horner(p, r, 5.0000001201e-1f, count);
+    UNROLL for (uint32_t i = 0; i < count; i++)
+        p[i] = v16_add(v16_add(v16_mul(p[i], v16_mul(r[i], r[i])), r[i]), v16_set(1.0f));
+    UNROLL for (uint32_t i = 0; i < count; i++) x[i] = v16_scaled(p[i], n[i], x[i]);
+}
+
+SC_REF_INLINE v16 v16_exp(v16 x)
+{
+    v16_exps(&x, 1);
+    return x;
 }
 
 /* As ref_sigmoid(). */
@@ -168,10 +177,20 @@ SC_REF_INLINE v16 v16_sigmoid(v16 x)
     return v16_div(one, v16_add(one, v16_exp(v16_negate(x))));
 }
 
-/* As ref_silu(). */
+/* As ref_silu(), of each. */
+SC_REF_INLINE void v16_silus(v16 *x, uint32_t count)
+{
+    v16 e[V16_MANY];
+    UNROLL for (uint32_t i = 0; i < count; i++) e[i] = v16_negate(x[i]);
+    v16_exps(e, count);
+    UNROLL for (uint32_t i = 0; i < count; i++)
+        x[i] = v16_div(x[i], v16_add(v16_set(1.0f), e[i]));
+}
+
 SC_REF_INLINE v16 v16_silu(v16 x)
 {
-    return v16_div(x, v16_add(v16_set(1.0f), v16_exp(v16_negate(x))));
+    v16_silus(&x, 1);
+    return x;
 }
 
 /* x / root, rounded as division does; `part` is 1 / root, rounded. Where root and part are normal

@@ -9,13 +9,6 @@
 
 #include "v16.h"
 
-/* Loops over registers: an array that is indexed by a variable would lie in memory. */
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define UNROLL /* with checks in every copy, a file takes minutes to compile */
-#else
-#define UNROLL _Pragma("GCC unroll 16")
-#endif
-
 /* How far ahead of the rows in work a state is fetched: into the nearest cache, and into the second
  * one where no next head is known. */
 enum { NV_MAX = SC_K_DIM_MAX / 16, AHEAD_BYTES = 4096, FAR_BYTES = 16384 };

@@ -41,8 +41,13 @@ SC_REF_INLINE void tile_open(struct tile *tile, const sc_k_conv_prefill_params *
 {
     tile->channel = channel;
     tile->n = p->channels - channel < TILE ? p->channels - channel : TILE;
-    float taps[WIDTH_MAX * TILE];
-    ref_load(taps, p->weight, p->weight_dtype, (int64_t)channel * p->width, tile->n * p->width);
+    float narrow[WIDTH_MAX * TILE];
+    const float *taps = (const float *)sc_host_ptr(p->weight) + (size_t)channel * p->width;
+    if (p->weight_dtype != SC_DTYPE_F32) {
+        ref_load(narrow, p->weight, p->weight_dtype, (int64_t)channel * p->width,
+            tile->n * p->width);
+        taps = narrow;
+    }
     if (p->width == WIDTH_MAX)
         tile_weights(tile, taps, WIDTH_MAX);
     else
@@ -71,19 +76,26 @@ SC_REF_INLINE void window_store(const struct tile *tile, const sc_k_conv_prefill
 }
 
 #ifdef __AVX2__
-enum { STEP = 16 }; /* channels at a time, from x to y without a stop in between */
+enum { STEP = 16 }; /* channels of a vector, from x to y without a stop in between */
 
-/* Channels c .. c + STEP of a token. `in` and `out` begin at the tile's first channel. */
-SC_REF_INLINE void step_sum(const struct tile *tile, float *const *tap, const void *in, void *out,
-    uint32_t c, uint32_t width, sc_dtype dtype, bool narrow, bool silu)
+/* `count` vectors of a token, from channel c on. `in`, `out`: those of the tile's first channel. */
+SC_REF_INLINE void step_sums(const struct tile *tile, float *const *tap, const void *in, void *out,
+    uint32_t c, uint32_t count, uint32_t width, sc_dtype dtype, bool narrow, bool silu)
 {
-    v16 newest = v16_take(in, dtype, c), sum = v16_load(tile->bias + c);
-    if (narrow) newest = v16_to_bf16(newest);
-    v16_store(tap[width - 1] + c, newest);
-    for (uint32_t j = 0; j + 1 < width; j++)
-        sum = v16_add(sum, v16_mul(v16_load(tile->weight[j] + c), v16_load(tap[j] + c)));
-    sum = v16_add(sum, v16_mul(v16_load(tile->weight[width - 1] + c), newest));
-    v16_put(out, dtype, c, silu ? v16_silu(sum) : sum);
+    v16 sum[V16_MANY];
+    UNROLL for (uint32_t i = 0; i < count; i++) {
+        uint32_t at = c + i * STEP;
+        v16 newest = v16_take(in, dtype, at);
+        sum[i] = v16_load(tile->bias + at);
+        if (narrow) newest = v16_to_bf16(newest);
+        v16_store(tap[width - 1] + at, newest);
+        UNROLL for (uint32_t j = 0; j + 1 < width; j++)
+            sum[i] = v16_add(sum[i], v16_mul(v16_load(tile->weight[j] + at),
+                v16_load(tap[j] + at)));
+        sum[i] = v16_add(sum[i], v16_mul(v16_load(tile->weight[width - 1] + at), newest));
+    }
+    if (silu) v16_silus(sum, count);
+    UNROLL for (uint32_t i = 0; i < count; i++) v16_put(out, dtype, c + i * STEP, sum[i]);
 }
 
 /* `in_next`, `out_next`: those of the next token, far from this one's, are fetched meanwhile. */
@@ -91,13 +103,17 @@ SC_REF_INLINE uint32_t tile_steps(const struct tile *tile, float *const *tap, co
     uint8_t *out, int64_t in_next, int64_t out_next, uint32_t width, sc_dtype dtype, bool narrow,
     bool silu)
 {
-    uint32_t n = tile->n / STEP * STEP, elem_bytes = dtype == SC_DTYPE_F32 ? 4 : 2;
-    for (uint32_t c = 0; c < n; c += STEP) {
-        __builtin_prefetch(in + in_next + c * elem_bytes, 0, 3);
-        __builtin_prefetch(out + out_next + c * elem_bytes, 1, 3);
-        step_sum(tile, tap, in, out, c, width, dtype, narrow, silu);
+    uint32_t c = 0, elem_bytes = dtype == SC_DTYPE_F32 ? 4 : 2;
+    for (; c + V16_MANY * STEP <= tile->n; c += V16_MANY * STEP) {
+        UNROLL for (uint32_t i = 0; i < V16_MANY * STEP * elem_bytes; i += 64) {
+            __builtin_prefetch(in + in_next + c * elem_bytes + i, 0, 3);
+            __builtin_prefetch(out + out_next + c * elem_bytes + i, 1, 3);
+        }
+        step_sums(tile, tap, in, out, c, V16_MANY, width, dtype, narrow, silu);
     }
-    return n;
+    for (; c + STEP <= tile->n; c += STEP)
+        step_sums(tile, tap, in, out, c, 1, width, dtype, narrow, silu);
+    return c;
 }
 #endif
 
@@ -174,37 +190,54 @@ struct update {
     void *out, *to[2];      /* NULL: not stored */
 };
 
-/* Channels c .. c + STEP of the tile; `channels` lie between inputs of a window. */
+/* `count` vectors from channel c of the tile on; `channels` lie between inputs of a window. */
 SC_REF_INLINE void update_step(const struct tile *tile, const struct update *u, uint32_t channels,
-    uint32_t c, uint32_t width, sc_dtype dtype, sc_dtype window, bool silu)
+    uint32_t c, uint32_t count, uint32_t width, sc_dtype dtype, sc_dtype window, bool silu)
 {
-    v16 tap[WIDTH_MAX], sum = v16_load(tile->bias + c);
-    int64_t at = (int64_t)tile->channel + c;
-    for (uint32_t j = 0; j + 1 < width; j++)
-        tap[j] = u->from != NULL ? v16_take(u->from, window, (int64_t)j * channels + at)
-                                 : v16_zero();
-    tap[width - 1] = v16_take(u->in, dtype, at);
-    if (dtype == SC_DTYPE_F32 && window != SC_DTYPE_F32)
-        tap[width - 1] = v16_to_bf16(tap[width - 1]);
-    for (uint32_t j = 0; j < width; j++)
-        sum = v16_add(sum, v16_mul(v16_load(tile->weight[j] + c), tap[j]));
-    v16_put(u->out, dtype, at, silu ? v16_silu(sum) : sum);
-    for (uint32_t i = 0; i < 2; i++)
-        for (uint32_t j = 0; u->to[i] != NULL && j + 1 < width; j++)
-            if (window == SC_DTYPE_F32)
-                v16_store((float *)u->to[i] + (int64_t)j * channels + at, tap[j + 1]);
-            else /* what a window of bf16 holds is bf16 */
-                v16_store_narrow((uint16_t *)u->to[i] + (int64_t)j * channels + at, tap[j + 1]);
+    v16 sums[V16_MANY];
+    UNROLL for (uint32_t n = 0; n < count; n++) {
+        uint32_t in = c + n * STEP;
+        int64_t at = (int64_t)tile->channel + in;
+        v16 tap[WIDTH_MAX], sum = v16_load(tile->bias + in);
+        UNROLL for (uint32_t j = 0; j + 1 < width; j++)
+            tap[j] = u->from != NULL ? v16_take(u->from, window, (int64_t)j * channels + at)
+                                     : v16_zero();
+        tap[width - 1] = v16_take(u->in, dtype, at);
+        if (dtype == SC_DTYPE_F32 && window != SC_DTYPE_F32)
+            tap[width - 1] = v16_to_bf16(tap[width - 1]);
+        UNROLL for (uint32_t j = 0; j < width; j++)
+            sum = v16_add(sum, v16_mul(v16_load(tile->weight[j] + in), tap[j]));
+        sums[n] = sum;
+        for (uint32_t i = 0; i < 2; i++)
+            for (uint32_t j = 0; u->to[i] != NULL && j + 1 < width; j++)
+                if (window == SC_DTYPE_F32)
+                    v16_store((float *)u->to[i] + (int64_t)j * channels + at, tap[j + 1]);
+                else /* what a window of bf16 holds is bf16 */
+                    v16_store_narrow((uint16_t *)u->to[i] + (int64_t)j * channels + at,
+                        tap[j + 1]);
+    }
+    if (silu) v16_silus(sums, count);
+    UNROLL for (uint32_t n = 0; n < count; n++)
+        v16_put(u->out, dtype, (int64_t)tile->channel + c + n * STEP, sums[n]);
+}
+
+SC_REF_INLINE void update_act(const struct tile *tile, const struct update *u, uint32_t channels,
+    uint32_t width, sc_dtype dtype, sc_dtype window, bool silu)
+{
+    uint32_t c = 0;
+    for (; c + V16_MANY * STEP <= tile->n; c += V16_MANY * STEP)
+        update_step(tile, u, channels, c, V16_MANY, width, dtype, window, silu);
+    for (; c < tile->n; c += STEP)
+        update_step(tile, u, channels, c, 1, width, dtype, window, silu);
 }
 
 SC_REF_INLINE void update_steps(const struct tile *tile, const struct update *u,
     const sc_k_conv_prefill_params *p, uint32_t width, sc_dtype dtype, sc_dtype window)
 {
-    bool silu = p->act == SC_K_ACT_SILU;
-    for (uint32_t c = 0; silu && c < tile->n; c += STEP)
-        update_step(tile, u, p->channels, c, width, dtype, window, true);
-    for (uint32_t c = 0; !silu && c < tile->n; c += STEP)
-        update_step(tile, u, p->channels, c, width, dtype, window, false);
+    if (p->act == SC_K_ACT_SILU)
+        update_act(tile, u, p->channels, width, dtype, window, true);
+    else
+        update_act(tile, u, p->channels, width, dtype, window, false);
 }
 
 /* Is there a fast form of an update of this tile? */

@@ -40,53 +40,87 @@ SC_REF_INLINE void lane_squares(float *lane, const float *x, uint32_t n)
 #ifdef __AVX2__
 /* ---- dims of whole lanes: no buffer in between ---- */
 
-SC_REF_INLINE v16 gate(v16 z, sc_k_act act)
+/* Of `count` vectors, each. */
+SC_REF_INLINE void gates(v16 *z, uint32_t count, sc_k_act act)
 {
-    return act == SC_K_ACT_SILU ? v16_silu(z) : v16_sigmoid(z);
+    if (act == SC_K_ACT_SILU) v16_silus(z, count);
+    UNROLL for (uint32_t i = 0; i < count && act != SC_K_ACT_SILU; i++) z[i] = v16_sigmoid(z[i]);
 }
 
-/* Sixteen of x, gated if the gate comes first. */
-SC_REF_INLINE v16 take_gated(const sc_k_gated_rmsnorm_params *p, sc_dtype dtype, int64_t x_at,
-    int64_t z_at)
+/* x <- x act(z), z from element `at` on. */
+SC_REF_INLINE void multiply_gated(v16 *x, uint32_t count, const sc_k_gated_rmsnorm_params *p,
+    sc_k_act act, int64_t at)
 {
-    v16 x = v16_take(sc_host_ptr(p->x), dtype, x_at);
-    if (!p->gate_first) return x;
-    return v16_mul(x, gate(v16_take(sc_host_ptr(p->z), z_dtype(p), z_at), p->act));
+    v16 z[V16_MANY];
+    UNROLL for (uint32_t i = 0; i < count; i++)
+        z[i] = v16_take(sc_host_ptr(p->z), z_dtype(p), at + 16 * i);
+    gates(z, count, act);
+    UNROLL for (uint32_t i = 0; i < count; i++) x[i] = v16_mul(x[i], z[i]);
 }
 
-/* `dim`, `dtype` and `act` are known at compile time, or 0. */
+/* A head's elements in memory. */
+struct head {
+    int64_t x_at, z_at, y_at, w_at;
+};
+
+/* `count` vectors of x from d on, gated if the gate comes first. */
+SC_REF_INLINE void take_gated(v16 *x, uint32_t count, const sc_k_gated_rmsnorm_params *p,
+    sc_dtype dtype, const struct head *head, uint32_t d)
+{
+    UNROLL for (uint32_t i = 0; i < count; i++)
+        x[i] = v16_take(sc_host_ptr(p->x), dtype, head->x_at + d + 16 * i);
+    if (p->gate_first) multiply_gated(x, count, p, p->act, head->z_at + d);
+}
+
+SC_REF_INLINE v16 square(v16 squares, uint32_t count, const sc_k_gated_rmsnorm_params *p,
+    sc_dtype dtype, const struct head *head, uint32_t d)
+{
+    v16 x[V16_MANY];
+    take_gated(x, count, p, dtype, head, d);
+    UNROLL for (uint32_t i = 0; i < count; i++) squares = v16_add(squares, v16_mul(x[i], x[i]));
+    return squares;
+}
+
+SC_REF_INLINE void scale(v16 rms, uint32_t count, const sc_k_gated_rmsnorm_params *p,
+    sc_dtype dtype, sc_k_act act, const struct head *head, uint32_t d)
+{
+    v16 x[V16_MANY];
+    take_gated(x, count, p, dtype, head, d);
+    UNROLL for (uint32_t i = 0; i < count; i++)
+        x[i] = v16_mul(v16_mul(x[i], rms), v16_take(sc_host_ptr(p->weight), p->weight_dtype,
+            head->w_at + d + 16 * i));
+    if (!p->gate_first) multiply_gated(x, count, p, act, head->z_at + d);
+    UNROLL for (uint32_t i = 0; i < count; i++)
+        v16_put(sc_host_ptr(p->y), dtype, head->y_at + d + 16 * i, x[i]);
+}
+
+/* `dim`, `dtype` and `act` are known at compile time, or what `p` says. */
 SC_REF_INLINE void rmsnorm_wide(const sc_k_gated_rmsnorm_params *p, uint32_t dim, sc_dtype dtype,
-    sc_k_act act, int64_t x_at, int64_t z_at, int64_t y_at, int64_t w_at)
+    sc_k_act act, const struct head *head)
 {
     v16 squares = v16_zero();
-    for (uint32_t d = 0; d < dim; d += 16) {
-        v16 x = take_gated(p, dtype, x_at + d, z_at + d);
-        squares = v16_add(squares, v16_mul(x, x));
-    }
+    uint32_t d = 0;
+    for (; d + 16 * V16_MANY <= dim; d += 16 * V16_MANY)
+        squares = square(squares, V16_MANY, p, dtype, head, d);
+    for (; d < dim; d += 16) squares = square(squares, 1, p, dtype, head, d);
     v16 rms = v16_set(1.0f / sqrtf(v16_sum(squares) / (float)dim + p->eps));
-    for (uint32_t d = 0; d < dim; d += 16) {
-        v16 x = take_gated(p, dtype, x_at + d, z_at + d);
-        v16 w = v16_take(sc_host_ptr(p->weight), p->weight_dtype, w_at + d);
-        x = v16_mul(v16_mul(x, rms), w);
-        if (!p->gate_first)
-            x = v16_mul(x, gate(v16_take(sc_host_ptr(p->z), z_dtype(p), z_at + d), act));
-        v16_put(sc_host_ptr(p->y), dtype, y_at + d, x);
-    }
+    for (d = 0; d + 16 * V16_MANY <= dim; d += 16 * V16_MANY)
+        scale(rms, V16_MANY, p, dtype, act, head, d);
+    for (; d < dim; d += 16) scale(rms, 1, p, dtype, act, head, d);
 }
 
 /* False: there is no such form. */
-SC_REF_INLINE bool rmsnorm_fast(const sc_k_gated_rmsnorm_params *p, int64_t x_at, int64_t z_at,
-    int64_t y_at, int64_t w_at)
+SC_REF_INLINE bool rmsnorm_fast(const sc_k_gated_rmsnorm_params *p, const struct head *head)
 {
     bool plain = !p->gate_first && z_dtype(p) == p->dtype && p->dim == 128;
     bool silu = p->act == SC_K_ACT_SILU;
     if (p->dim % 16 != 0) return false;
     if (plain && silu && p->dtype == SC_DTYPE_F32)
-        rmsnorm_wide(p, 128, SC_DTYPE_F32, SC_K_ACT_SILU, x_at, z_at, y_at, w_at);
+        rmsnorm_wide(p, 128, SC_DTYPE_F32, SC_K_ACT_SILU, head);
     else if (plain && silu)
-        rmsnorm_wide(p, 128, SC_DTYPE_BF16, SC_K_ACT_SILU, x_at, z_at, y_at, w_at);
+        rmsnorm_wide(p, 128, SC_DTYPE_BF16, SC_K_ACT_SILU, head);
     else
-        rmsnorm_wide(p, p->dim, p->dtype, p->act, x_at, z_at, y_at, w_at);
+        rmsnorm_wide(p, p->dim, p->dtype, p->act, head);
     return true;
 }
 #endif
@@ -95,7 +129,8 @@ static void rmsnorm_head(const sc_k_gated_rmsnorm_params *p, int64_t x_at,
     int64_t z_at, int64_t y_at, int64_t w_at)
 {
 #ifdef __AVX2__
-    if (rmsnorm_fast(p, x_at, z_at, y_at, w_at)) return;
+    const struct head head = {x_at, z_at, y_at, w_at};
+    if (rmsnorm_fast(p, &head)) return;
 #endif
     float lane[16] = {0}, x[TILE], z[TILE], w[TILE];
     for (uint32_t d = 0; d < p->dim; d += TILE) {
