@@ -20,6 +20,15 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64)$")
     target_include_directories(test_kernels_turns PRIVATE ${PROJECT_SOURCE_DIR}/kernels)
     get_property(row_options GLOBAL PROPERTY SC_AVX512_BF16_OPTIONS)
     set_source_files_properties(kernels_turns_wide.c PROPERTIES COMPILE_OPTIONS "${row_options}")
+    sc_test(NAME test_kernels_lanes LABELS unit LAYERS base kernels
+        SOURCES test_kernels_lanes.c kernels_lanes_avx2.c kernels_lanes_avx512.c)
+    target_include_directories(test_kernels_lanes PRIVATE ${PROJECT_SOURCE_DIR}/kernels)
+    foreach(row avx2 avx512)
+        string(TOUPPER ${row} name)
+        get_property(row_options GLOBAL PROPERTY SC_${name}_OPTIONS)
+        set_source_files_properties(kernels_lanes_${row}.c PROPERTIES
+            COMPILE_OPTIONS "${row_options}")
+    endforeach()
 endif()
 # The rows that are not this processor's first choice: the same tests once more.
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64)$")

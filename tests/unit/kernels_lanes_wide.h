@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* `struct lanes` of the instructions that the including file is compiled for. */
+#include "delta/matmul_wide.h"
+#include "kernels_lanes.h"
+
+enum { MANY = 16 * V16_MANY };
+
+static void exps(const float *x, float *y, size_t n)
+{
+    for (size_t at = 0; at < n; at += MANY) {
+        v16 many[V16_MANY];
+        for (uint32_t i = 0; i < V16_MANY; i++) many[i] = v16_load(x + at + 16 * i);
+        v16_exps(many, V16_MANY);
+        for (uint32_t i = 0; i < V16_MANY; i++) v16_store(y + at + 16 * i, many[i]);
+    }
+}
+
+static void silus(const float *x, float *y, size_t n)
+{
+    for (size_t at = 0; at < n; at += MANY) {
+        v16 many[V16_MANY];
+        for (uint32_t i = 0; i < V16_MANY; i++) many[i] = v16_load(x + at + 16 * i);
+        v16_silus(many, V16_MANY);
+        for (uint32_t i = 0; i < V16_MANY; i++) v16_store(y + at + 16 * i, many[i]);
+    }
+}
+
+static void narrow(const float *x, uint16_t *y, size_t n)
+{
+    for (size_t at = 0; at < n; at += 16) v16_store_bf16(y + at, v16_load(x + at));
+}
+
+static void product(const struct lanes_product *p)
+{
+    const enum mm_start starts[] = {MM_ZERO, MM_ADD, MM_SUB, MM_DECAY};
+    mm_run(&(struct mm){.a = p->a, .b = p->b, .c = p->c, .a_row = p->a_row, .a_col = p->a_col,
+        .b_row = p->b_row, .c_row = p->c_row, .terms = p->terms, .start = starts[p->start],
+        .decay = p->decay, .decay_step = p->decay_step, .out = p->out, .narrow = p->narrow,
+        .fetch = {{.from = (const uint8_t *)p->b, .row_bytes = 64, .rows = 5, .elem_bytes = 4},
+            {.from = (const uint8_t *)p->c, .rows = 9, .elem_bytes = 2, .write = true}}},
+        p->rows, p->columns);
+}
+
+static void solve(const float *a, float *x, size_t row, uint32_t rows, uint32_t columns)
+{
+    mm_solve(a, row, x, row, rows, columns);
+}
+
+static void lower(const float *a, const float *y, float *x, size_t row, uint32_t rows,
+    uint32_t columns)
+{
+    mm_lower(a, row, y, row, x, row, rows, columns);
+}
+
+#define LANES {exps, silus, narrow, product, solve, lower}
