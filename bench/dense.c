@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Written so that the compiler finds vectors without being allowed to reorder a sum: the lanes of a
  * vector are different outputs (dense_apply) or eight partial sums that are always the same eight
- * (dot). Clones for wider vector units give the same bits, as no product is fused into a sum
- * (-ffp-contract=off). */
+ * (dot). Copies for wider vector units give the same bits: dense_apply() fuses each product into
+ * its sum, in all of them, everything else none (-ffp-contract=off). */
 #include "dense.h"
 
 #include <math.h>
@@ -34,21 +34,25 @@ void dense_pack(float *w, size_t in, size_t out)
 }
 
 /* Arrays of a constant size, in registers: without it they would lie in memory. */
-#define UNROLL _Pragma("GCC unroll 8")
+#define UNROLL _Pragma("GCC unroll 16")
+#define INLINE static inline __attribute__((always_inline))
 
 /* `rows` rows of x, a constant, by a whole panel. */
-static inline __attribute__((always_inline)) void tile(const float *restrict x, size_t rows,
-    const float *restrict panel, float *restrict y, size_t y_stride, size_t in)
+INLINE void tile(const float *restrict x, size_t rows, const float *restrict panel,
+    float *restrict y, size_t y_stride, size_t in)
 {
     lanes sum[TILE_ROWS][2];
     UNROLL for (size_t r = 0; r < rows; r++)
         sum[r][0] = sum[r][1] = (lanes){0};
     for (const float *end = panel + in * DENSE_PANEL; panel < end; panel += DENSE_PANEL, x++) {
-        lanes w0 = *(const lanes *)panel, w1 = *(const lanes *)(panel + LANES);
-        UNROLL for (size_t r = 0; r < rows; r++) {
-            sum[r][0] += x[r * in] * w0;
-            sum[r][1] += x[r * in] * w1;
-        }
+        lanes w[2] = {*(const lanes *)panel, *(const lanes *)(panel + LANES)};
+        UNROLL for (size_t r = 0; r < rows; r++)
+            UNROLL for (size_t i = 0; i < 2; i++) {
+                lanes next;
+                UNROLL for (size_t l = 0; l < LANES; l++)
+                    next[l] = __builtin_fmaf(x[r * in], w[i][l], sum[r][i][l]);
+                sum[r][i] = next;
+            }
     }
     UNROLL for (size_t r = 0; r < rows; r++) {
         *(lanes *)(y + r * y_stride) = sum[r][0];
@@ -56,38 +60,70 @@ static inline __attribute__((always_inline)) void tile(const float *restrict x, 
     }
 }
 
-CLONES static void panel_apply(const float *x, const float *panel, float *y, size_t y_stride,
-    size_t rows, size_t in)
+INLINE void panel_apply(const float *x, const float *panel, float *y, size_t y_stride, size_t rows,
+    size_t in)
 {
-    size_t t = 0;
-    for (; t + TILE_ROWS <= rows; t += TILE_ROWS)
-        tile(x + t * in, TILE_ROWS, panel, y + t * y_stride, y_stride, in);
-    for (; t + 2 <= rows; t += 2)
-        tile(x + t * in, 2, panel, y + t * y_stride, y_stride, in);
-    if (t < rows)
-        tile(x + t * in, 1, panel, y + t * y_stride, y_stride, in);
+    for (; rows >= TILE_ROWS; rows -= TILE_ROWS, x += TILE_ROWS * in, y += TILE_ROWS * y_stride)
+        tile(x, TILE_ROWS, panel, y, y_stride, in);
+    switch (rows) {
+    case 7: tile(x, 7, panel, y, y_stride, in); break;
+    case 6: tile(x, 6, panel, y, y_stride, in); break;
+    case 5: tile(x, 5, panel, y, y_stride, in); break;
+    case 4: tile(x, 4, panel, y, y_stride, in); break;
+    case 3: tile(x, 3, panel, y, y_stride, in); break;
+    case 2: tile(x, 2, panel, y, y_stride, in); break;
+    case 1: tile(x, 1, panel, y, y_stride, in); break;
+    default: break;
+    }
 }
 
 /* The last columns, fewer than a panel's. */
-CLONES static void rest_apply(const float *x, const float *rest, float *y, size_t y_stride,
+INLINE void rest_apply(const float *x, const float *rest, float *y, size_t y_stride,
     size_t columns, size_t rows, size_t in)
 {
     for (size_t t = 0; t < rows; t++) {
         float sum[DENSE_PANEL] = {0};
         for (size_t k = 0; k < in; k++)
             for (size_t j = 0; j < columns; j++)
-                sum[j] += x[t * in + k] * rest[k * columns + j];
+                sum[j] = __builtin_fmaf(x[t * in + k], rest[k * columns + j], sum[j]);
         memcpy(y + t * y_stride, sum, columns * sizeof *y);
     }
 }
 
-void dense_apply(const float *x, const float *w, float *y, size_t rows, size_t in, size_t out)
+INLINE void apply(const float *x, const float *w, float *y, size_t rows, size_t in, size_t out)
 {
     size_t n = 0;
     for (; n + DENSE_PANEL <= out; n += DENSE_PANEL)
         panel_apply(x, w + n * in, y + n, out, rows, in);
     if (n < out)
         rest_apply(x, w + n * in, y + n, out, out - n, rows, in);
+}
+
+#define APPLY(name) \
+    static void name(const float *x, const float *w, float *y, size_t rows, size_t in, size_t out) \
+    { \
+        apply(x, w, y, rows, in, out); \
+    }
+#ifdef __x86_64__
+__attribute__((target("avx512f"))) APPLY(apply_avx512)
+__attribute__((target("avx2,fma"))) APPLY(apply_avx2)
+#endif
+APPLY(apply_plain)
+
+/* Not target_clones, which sanitizers cannot do: lane by lane a replay would take minutes. */
+void dense_apply(const float *x, const float *w, float *y, size_t rows, size_t in, size_t out)
+{
+#ifdef __x86_64__
+    if (__builtin_cpu_supports("avx512f")) {
+        apply_avx512(x, w, y, rows, in, out);
+        return;
+    }
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
+        apply_avx2(x, w, y, rows, in, out);
+        return;
+    }
+#endif
+    apply_plain(x, w, y, rows, in, out);
 }
 
 void dense_accumulate(float *y, const float *x, size_t count)
@@ -103,6 +139,23 @@ static inline __attribute__((always_inline)) float tree(const eight *lane)
 {
     const float *l = (const float *)lane;
     return ((l[0] + l[4]) + (l[2] + l[6])) + ((l[1] + l[5]) + (l[3] + l[7]));
+}
+
+/* The same of eight at once: four sums of two rows, two of four, one of eight. */
+#define PICK __builtin_shufflevector
+static inline __attribute__((always_inline)) void trees(const eight *lane, eight *sums)
+{
+    eight four[4], two[2];
+    UNROLL for (size_t i = 0; i < 4; i++) {
+        eight a = lane[2 * i], b = lane[2 * i + 1];
+        four[i] = PICK(a, b, 0, 1, 2, 3, 8, 9, 10, 11) + PICK(a, b, 4, 5, 6, 7, 12, 13, 14, 15);
+    }
+    UNROLL for (size_t i = 0; i < 2; i++) {
+        eight a = four[2 * i], b = four[2 * i + 1];
+        two[i] = PICK(a, b, 0, 1, 8, 9, 4, 5, 12, 13) + PICK(a, b, 2, 3, 10, 11, 6, 7, 14, 15);
+    }
+    *sums = PICK(two[0], two[1], 0, 4, 2, 6, 8, 12, 10, 14)
+        + PICK(two[0], two[1], 1, 5, 3, 7, 9, 13, 11, 15);
 }
 
 static inline __attribute__((always_inline)) float dot(const float *a, const float *b, size_t count)
@@ -134,13 +187,18 @@ static inline __attribute__((always_inline)) void some_scores(const float *q,
     const struct dense_context *context, size_t first, size_t rows, float scale, float *score)
 {
     const float *key[TILE_ROWS];
-    eight lane[TILE_ROWS];
+    eight lane[TILE_ROWS], sums;
     UNROLL for (size_t r = 0; r < rows; r++)
         key[r] = context->rows[first + r] + context->key_at, lane[r] = (eight){0};
     for (size_t d = 0; d < context->dim; d += 8) {
         eight by = *(const eight *)(q + d);
         UNROLL for (size_t r = 0; r < rows; r++)
             lane[r] += by * *(const eight *)(key[r] + d);
+    }
+    if (rows == TILE_ROWS) {
+        trees(lane, &sums);
+        *(eight *)(score + first) = sums * scale;
+        return;
     }
     UNROLL for (size_t r = 0; r < rows; r++)
         score[first + r] = tree(&lane[r]) * scale;
@@ -177,6 +235,8 @@ CLONES static void mix(const struct dense_context *context, const float *score, 
     size_t d = 0;
     for (; d + 4 * LANES <= context->dim; d += 4 * LANES)
         some_mix(context, score, out, d, 4);
+    for (; d + 2 * LANES <= context->dim; d += 2 * LANES)
+        some_mix(context, score, out, d, 2);
     for (; d + LANES <= context->dim; d += LANES)
         some_mix(context, score, out, d, 1);
     for (size_t i = 0; i < context->count; i++)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Batch-invariant arithmetic of the served model: the bits of one row depend on that row and on the
  * weights alone, not on how many rows there are, in which tile it was computed or with how wide a
- * vector unit. Each output is one sum in one fixed order, products rounded before they are
- * added. */
+ * vector unit. Each output is one sum in one fixed order, to which dense_apply() adds products
+ * fused, all others rounded ones. */
 #ifndef BENCH_DENSE_H
 #define BENCH_DENSE_H
 
