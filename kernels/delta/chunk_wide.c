@@ -32,6 +32,7 @@
 #include "delta/matmul_wide.h"
 #include "kernel_dispatch.h"
 
+enum { FETCHES = 4 };
 #define DECAY_MIN 7.8886090522101181e-31f /* 2^-100: as 0, so that no denormals arise */
 
 /* A chunk of a group of heads. */
@@ -176,21 +177,24 @@ static struct mm_fetch fetch_state(const struct group *w, const sc_k_slots *slot
 }
 
 /* While head `which` writes its state. Before the last of the group is done: q and k of the next
- * chunk. In the row's last chunk: where the state goes, and one of those of the next heads. */
-static void fetch_next(const struct group *w, uint32_t which, struct mm_fetch *fetch)
+ * chunk. In the row's last chunk: where the state goes, and one of those of the next heads.
+ * Returns how many, at most FETCHES. */
+static uint32_t fetch_next(const struct group *w, uint32_t which, struct mm_fetch *fetch)
 {
     const sc_k_delta_params *p = w->p;
     uint64_t dense = (uint64_t)p->shape.heads * w->k_dim, at = (uint64_t)w->next.h * w->k_dim;
+    uint32_t n = 0;
     if (which + 1 == w->count) {
-        fetch[0] = fetch_rows(w, p->q, p->q_stride, dense, at, &w->next);
-        fetch[1] = fetch_rows(w, p->k, p->k_stride, dense, at, &w->next);
+        fetch[n++] = fetch_rows(w, p->q, p->q_stride, dense, at, &w->next);
+        fetch[n++] = fetch_rows(w, p->k, p->k_stride, dense, at, &w->next);
     }
-    if (w->next.hv == w->hv) return;
+    if (w->next.hv == w->hv) return n;
     int32_t source = ((const int32_t *)sc_host_ptr(p->source))[w->row];
     int32_t dest = ((const int32_t *)sc_host_ptr(p->dest))[w->row];
-    fetch[2] = fetch_state(w, &p->state, dest, w->hv + which, true);
-    if (w->next.count > 0)
-        fetch[3] = fetch_state(w, &p->state, source, w->next.hv + which, false);
+    fetch[n++] = fetch_state(w, &p->state, dest, w->hv + which, true);
+    if (w->next.count > 0 && w->next.hv + which < p->shape.v_heads)
+        fetch[n++] = fetch_state(w, &p->state, source, w->next.hv + which, false);
+    return n;
 }
 
 /* ---- a head's chunk ---- */
@@ -294,26 +298,25 @@ static void head_gdn(const struct group *w, uint32_t which, int64_t t0, uint32_t
 {
     uint32_t kp = w->kp, vp = w->vp, k_row = w->k_row, v_row = w->v_row, hv = w->hv + which;
     float *state = w->x.state + (size_t)which * kp * v_row;
+    struct mm_fetch next[FETCHES], v = fetch_v(w, which, t0, n), o = fetch_o(w, which, t0, n);
     load_beta(w, hv, t0, n);
     pairs_gdn(w, hv, t0, n);
     struct mm m = {.a = w->x.k, .a_row = k_row, .a_col = 1, .b = state, .b_row = v_row,
-        .c = w->x.o, .c_row = v_row, .terms = kp, .start = MM_ZERO,
-        .fetch = {fetch_v(w, which, t0, n)}};
-    mm_run(&m, n, vp);
+        .c = w->x.o, .c_row = v_row, .terms = kp, .start = MM_ZERO};
+    mm_run_beside(&m, &(struct mm_beside){.fetch = &v, .fetch_count = 1}, n, vp);
     write_strength(w, hv, t0, w->x.since, n);
     mm_solve(w->x.a, SC_WIDE_C_ROW, w->x.u, v_row, n, vp);
     m.a = w->x.q;
-    m.out = w->x.since;
-    m.fetch[0] = fetch_o(w, which, t0, n);
-    mm_run(&m, n, vp);
+    mm_run_beside(&m, &(struct mm_beside){.out = w->x.since, .fetch = &o, .fetch_count = 1}, n,
+        vp);
     mm_lower(w->x.p, SC_WIDE_C_ROW, w->x.u, v_row, w->x.o, v_row, n, vp);
     store_o(w, hv, t0, n);
     scale_rows(w->x.u, v_row, w->x.until, n, vp);
-    struct mm add = {.a = w->x.k, .a_row = 1, .a_col = k_row, .b = w->x.u, .b_row = v_row,
-        .c = state, .c_row = v_row, .terms = n, .start = MM_DECAY, .decay = &w->x.since[n - 1],
-        .narrow = w->p->state.dtype == SC_DTYPE_BF16};
-    fetch_next(w, which, add.fetch);
-    mm_run(&add, kp, vp);
+    mm_run_beside(&(struct mm){.a = w->x.k, .a_row = 1, .a_col = k_row, .b = w->x.u,
+        .b_row = v_row, .c = state, .c_row = v_row, .terms = n, .start = MM_ADD},
+        &(struct mm_beside){.decay = &w->x.since[n - 1],
+            .narrow = w->p->state.dtype == SC_DTYPE_BF16, .fetch = next,
+            .fetch_count = fetch_next(w, which, next)}, kp, vp);
 }
 
 /* ---- KDA ---- */
@@ -409,11 +412,10 @@ static void pairs_kda(const struct group *w, uint32_t hv, int64_t t0, uint32_t n
         if (i0 > 0) {
             struct mm pair = {.a = w->x.lk, .a_row = w->k_row, .a_col = 1, .b = w->x.kt,
                 .b_row = SC_WIDE_C_ROW, .c = w->x.a + (size_t)i0 * SC_WIDE_C_ROW,
-                .c_row = SC_WIDE_C_ROW, .terms = kp, .start = MM_ZERO, .out = w->x.beta + i0};
-            mm_run(&pair, m, i0);
+                .c_row = SC_WIDE_C_ROW, .terms = kp, .start = MM_ZERO};
+            mm_run_beside(&pair, &(struct mm_beside){.out = w->x.beta + i0}, m, i0);
             pair.a = w->x.lq;
             pair.c = w->x.p + (size_t)i0 * SC_WIDE_C_ROW;
-            pair.out = NULL;
             mm_run(&pair, m, i0);
         }
         if (kp == 128)
@@ -428,24 +430,23 @@ static void head_kda(const struct group *w, uint32_t which, int64_t t0, uint32_t
 {
     uint32_t kp = w->kp, vp = w->vp, v_row = w->v_row, hv = w->hv + which;
     float *state = w->x.state + (size_t)which * kp * v_row;
+    struct mm_fetch next[FETCHES], v = fetch_v(w, which, t0, n), o = fetch_o(w, which, t0, n);
     load_beta(w, hv, t0, n);
     pairs_kda(w, hv, t0, n);
     struct mm m = {.a = w->x.gk, .a_row = w->k_row, .a_col = 1, .b = state, .b_row = v_row,
-        .c = w->x.o, .c_row = v_row, .terms = kp, .start = MM_ZERO,
-        .fetch = {fetch_v(w, which, t0, n)}};
-    mm_run(&m, n, vp);
+        .c = w->x.o, .c_row = v_row, .terms = kp, .start = MM_ZERO};
+    mm_run_beside(&m, &(struct mm_beside){.fetch = &v, .fetch_count = 1}, n, vp);
     write_strength(w, hv, t0, NULL, n);
     mm_solve(w->x.a, SC_WIDE_C_ROW, w->x.u, v_row, n, vp);
     m.a = w->x.gq;
-    m.fetch[0] = fetch_o(w, which, t0, n);
-    mm_run(&m, n, vp);
+    mm_run_beside(&m, &(struct mm_beside){.fetch = &o, .fetch_count = 1}, n, vp);
     mm_lower(w->x.p, SC_WIDE_C_ROW, w->x.u, v_row, w->x.o, v_row, n, vp);
     store_o(w, hv, t0, n);
-    struct mm add = {.a = w->x.kt, .a_row = SC_WIDE_C_ROW, .a_col = 1, .b = w->x.u,
-        .b_row = v_row, .c = state, .c_row = v_row, .terms = n, .start = MM_DECAY,
-        .decay = w->x.since, .decay_step = 1, .narrow = w->p->state.dtype == SC_DTYPE_BF16};
-    fetch_next(w, which, add.fetch);
-    mm_run(&add, kp, vp);
+    mm_run_beside(&(struct mm){.a = w->x.kt, .a_row = SC_WIDE_C_ROW, .a_col = 1, .b = w->x.u,
+        .b_row = v_row, .c = state, .c_row = v_row, .terms = n, .start = MM_ADD},
+        &(struct mm_beside){.decay = w->x.since, .decay_step = 1,
+            .narrow = w->p->state.dtype == SC_DTYPE_BF16, .fetch = next,
+            .fetch_count = fetch_next(w, which, next)}, kp, vp);
 }
 
 /* ---- rows ---- */

@@ -5,10 +5,7 @@
  *
  *   c[i][j] (+|-)= sum_t a(i, t) b[t][j]        a(i, t) = a[i * a_row + t * a_col]
  *
- * j runs along vectors: the number of columns is a multiple of 16. What would be a pass of its own
- * over c is done on the way, with the same bits: row i of c is decayed by decay[i * decay_step]
- * before the terms are added; and in the end multiplied by out[i], or rounded to bf16. And what the
- * caller works on next is fetched tile by tile, as matrices of c's shape in places of their own. */
+ * j runs along vectors: the number of columns is a multiple of 16. */
 #ifndef SC_MATMUL_WIDE_H
 #define SC_MATMUL_WIDE_H
 
@@ -21,10 +18,17 @@ enum { MM_ROWS = 8, MM_COLS = 2, MM_TRIANGLE = 16 };
 enum { MM_ROWS = 4, MM_COLS = 1, MM_TRIANGLE = 4 };
 #endif
 
-enum { MM_FETCHES = 4 };
-enum mm_start { MM_ZERO, MM_ADD, MM_SUB, MM_DECAY };
+enum mm_start { MM_ZERO, MM_ADD, MM_SUB };
 
-/* Rows `row_bytes` apart that will be read, or written. `rows` 0: nothing. */
+struct mm {
+    const float *a, *b;
+    float *c;
+    size_t a_row, a_col, b_row, c_row;
+    uint32_t terms;
+    enum mm_start start; /* from zero, or from what c holds */
+};
+
+/* Rows `row_bytes` apart that will be read, or written. */
 struct mm_fetch {
     const uint8_t *from;
     int64_t row_bytes;
@@ -32,29 +36,31 @@ struct mm_fetch {
     bool write;
 };
 
-struct mm {
-    const float *a, *b;
-    float *c;
-    size_t a_row, a_col, b_row, c_row;
-    uint32_t terms;
-    enum mm_start start; /* from zero, or from what c holds; DECAY: decayed, then added to */
-    const float *decay, *out; /* out NULL: not multiplied */
+/* What a product does on the way, with the bits of a pass of its own: row i of c is decayed by
+ * decay[i * decay_step] before it is added to; in the end it is multiplied by out[i], or rounded to
+ * bf16. And what the caller works on next is fetched tile by tile, as matrices of c's shape in
+ * places of their own. */
+struct mm_beside {
+    const float *decay, *out; /* NULL: not done */
     size_t decay_step;
     bool narrow;
-    struct mm_fetch fetch[MM_FETCHES];
+    uint32_t fetch_count;
+    const struct mm_fetch *fetch;
 };
 
-SC_REF_INLINE v16 mm_begin(const struct mm *m, const float *c, uint32_t i, enum mm_start start)
+SC_REF_INLINE v16 mm_begin(const struct mm_beside *beside, const float *c, uint32_t i,
+    enum mm_start start)
 {
     if (start == MM_ZERO) return v16_zero();
-    return start == MM_DECAY ? v16_mul(v16_load(c), v16_set(m->decay[i * m->decay_step]))
-                             : v16_load(c);
+    v16 sum = v16_load(c);
+    if (beside == NULL || beside->decay == NULL) return sum;
+    return v16_mul(sum, v16_set(beside->decay[i * beside->decay_step]));
 }
 
-SC_REF_INLINE void mm_end(const struct mm *m, float *c, uint32_t i, v16 sum)
+SC_REF_INLINE void mm_end(const struct mm_beside *beside, float *c, uint32_t i, v16 sum)
 {
-    if (m->out != NULL) sum = v16_mul(sum, v16_set(m->out[i]));
-    if (m->narrow) sum = v16_to_bf16(sum);
+    if (beside != NULL && beside->out != NULL) sum = v16_mul(sum, v16_set(beside->out[i]));
+    if (beside != NULL && beside->narrow) sum = v16_to_bf16(sum);
     v16_store(c, sum);
 }
 
@@ -72,16 +78,18 @@ SC_REF_INLINE void mm_fetch(const struct mm_fetch *f, uint32_t i, uint32_t j, ui
         }
 }
 
-SC_REF_INLINE void mm_tile(const struct mm *m, uint32_t i, uint32_t j, uint32_t rows,
-    uint32_t cols, enum mm_start start)
+/* `beside` NULL, at compile time: nothing else is done. */
+SC_REF_INLINE void mm_tile(const struct mm *m, const struct mm_beside *beside, uint32_t i,
+    uint32_t j, uint32_t rows, uint32_t cols, enum mm_start start)
 {
     v16 acc[MM_ROWS][MM_COLS];
     float *c = m->c + i * m->c_row + j;
     const float *a = m->a + i * m->a_row, *b = m->b + j;
-    for (uint32_t f = 0; f < MM_FETCHES; f++) mm_fetch(&m->fetch[f], i, j, rows, cols);
+    for (uint32_t f = 0; beside != NULL && f < beside->fetch_count; f++)
+        mm_fetch(&beside->fetch[f], i, j, rows, cols);
     for (uint32_t r = 0; r < rows; r++)
         for (uint32_t l = 0; l < cols; l++)
-            acc[r][l] = mm_begin(m, c + r * m->c_row + 16 * l, i + r, start);
+            acc[r][l] = mm_begin(beside, c + r * m->c_row + 16 * l, i + r, start);
     for (uint32_t t = 0; t < m->terms; t++, a += m->a_col, b += m->b_row) {
         v16 line[MM_COLS];
         for (uint32_t l = 0; l < cols; l++) line[l] = v16_load(b + 16 * l);
@@ -94,43 +102,53 @@ SC_REF_INLINE void mm_tile(const struct mm *m, uint32_t i, uint32_t j, uint32_t 
     }
     for (uint32_t r = 0; r < rows; r++)
         for (uint32_t l = 0; l < cols; l++)
-            mm_end(m, c + r * m->c_row + 16 * l, i + r, acc[r][l]);
+            mm_end(beside, c + r * m->c_row + 16 * l, i + r, acc[r][l]);
 }
 
-SC_REF_INLINE void mm_columns(const struct mm *m, uint32_t rows, uint32_t j, uint32_t cols,
-    enum mm_start start)
+SC_REF_INLINE void mm_columns(const struct mm *m, const struct mm_beside *beside, uint32_t rows,
+    uint32_t j, uint32_t cols, enum mm_start start)
 {
     uint32_t i = 0;
-    for (; i + MM_ROWS <= rows; i += MM_ROWS) mm_tile(m, i, j, MM_ROWS, cols, start);
-    for (; i + MM_ROWS / 2 <= rows; i += MM_ROWS / 2) mm_tile(m, i, j, MM_ROWS / 2, cols, start);
-    for (; i + 2 <= rows; i += 2) mm_tile(m, i, j, 2, cols, start);
-    if (i < rows) mm_tile(m, i, j, 1, cols, start);
+    for (; i + MM_ROWS <= rows; i += MM_ROWS) mm_tile(m, beside, i, j, MM_ROWS, cols, start);
+    for (; i + MM_ROWS / 2 <= rows; i += MM_ROWS / 2)
+        mm_tile(m, beside, i, j, MM_ROWS / 2, cols, start);
+    for (; i + 2 <= rows; i += 2) mm_tile(m, beside, i, j, 2, cols, start);
+    if (i < rows) mm_tile(m, beside, i, j, 1, cols, start);
 }
 
-SC_REF_INLINE void mm_started(const struct mm *m, uint32_t rows, uint32_t columns,
-    enum mm_start start)
+SC_REF_INLINE void mm_started(const struct mm *m, const struct mm_beside *beside, uint32_t rows,
+    uint32_t columns, enum mm_start start)
 {
     uint32_t j = 0;
-    for (; j + 16 * MM_COLS <= columns; j += 16 * MM_COLS) mm_columns(m, rows, j, MM_COLS, start);
-    for (; j < columns; j += 16) mm_columns(m, rows, j, 1, start);
+    for (; j + 16 * MM_COLS <= columns; j += 16 * MM_COLS)
+        mm_columns(m, beside, rows, j, MM_COLS, start);
+    for (; j < columns; j += 16) mm_columns(m, beside, rows, j, 1, start);
 }
 
 static __attribute__((noinline, unused)) void mm_run(const struct mm *m, uint32_t rows,
     uint32_t columns)
 {
     if (m->start == MM_ZERO)
-        mm_started(m, rows, columns, MM_ZERO);
+        mm_started(m, NULL, rows, columns, MM_ZERO);
     else if (m->start == MM_ADD)
-        mm_started(m, rows, columns, MM_ADD);
-    else if (m->start == MM_SUB)
-        mm_started(m, rows, columns, MM_SUB);
+        mm_started(m, NULL, rows, columns, MM_ADD);
     else
-        mm_started(m, rows, columns, MM_DECAY);
+        mm_started(m, NULL, rows, columns, MM_SUB);
+}
+
+/* The start is ZERO or ADD. */
+static __attribute__((noinline, unused)) void mm_run_beside(const struct mm *m,
+    const struct mm_beside *beside, uint32_t rows, uint32_t columns)
+{
+    if (m->start == MM_ZERO)
+        mm_started(m, beside, rows, columns, MM_ZERO);
+    else
+        mm_started(m, beside, rows, columns, MM_ADD);
 }
 
 /* MM_TRIANGLE rows of a triangle: x_l (-|+)= sum_{j} a_lj y_j over earlier rows j < l of the same
- * tile (solve: y is x), or j <= l (product: y is another matrix). By j, whose products do not wait
- * for each other; those of one l would. */
+ * tile (solve: y is x), or j <= l (product: y is another matrix). Solving goes by j, whose products
+ * do not wait for each other, as those of one l would. */
 SC_REF_INLINE void mm_solve_rows(const float *a, size_t a_row, float *x, size_t x_row,
     uint32_t columns)
 {
@@ -148,14 +166,14 @@ SC_REF_INLINE void mm_lower_rows(const float *a, size_t a_row, const float *y, s
     float *x, size_t x_row, uint32_t columns)
 {
     for (uint32_t j = 0; j < columns; j += 16) {
-        v16 acc[MM_TRIANGLE];
-        UNROLL for (uint32_t l = 0; l < MM_TRIANGLE; l++) acc[l] = v16_load(x + l * x_row + j);
-        UNROLL for (uint32_t t = 0; t < MM_TRIANGLE; t++) {
-            v16 in = v16_load(y + t * y_row + j);
-            UNROLL for (uint32_t l = t; l < MM_TRIANGLE; l++)
-                acc[l] = v16_fma(v16_set(a[l * a_row + t]), in, acc[l]);
+        v16 in[MM_TRIANGLE];
+        UNROLL for (uint32_t l = 0; l < MM_TRIANGLE; l++) in[l] = v16_load(y + l * y_row + j);
+        UNROLL for (uint32_t l = 0; l < MM_TRIANGLE; l++) {
+            v16 acc = v16_load(x + l * x_row + j);
+            UNROLL for (uint32_t t = 0; t <= l; t++)
+                acc = v16_fma(v16_set(a[l * a_row + t]), in[t], acc);
+            v16_store(x + l * x_row + j, acc);
         }
-        UNROLL for (uint32_t l = 0; l < MM_TRIANGLE; l++) v16_store(x + l * x_row + j, acc[l]);
     }
 }
 

@@ -32,13 +32,19 @@ static void narrow(const float *x, uint16_t *y, size_t n)
 
 static void product(const struct lanes_product *p)
 {
-    const enum mm_start starts[] = {MM_ZERO, MM_ADD, MM_SUB, MM_DECAY};
-    mm_run(&(struct mm){.a = p->a, .b = p->b, .c = p->c, .a_row = p->a_row, .a_col = p->a_col,
-        .b_row = p->b_row, .c_row = p->c_row, .terms = p->terms, .start = starts[p->start],
-        .decay = p->decay, .decay_step = p->decay_step, .out = p->out, .narrow = p->narrow,
-        .fetch = {{.from = (const uint8_t *)p->b, .row_bytes = 64, .rows = 5, .elem_bytes = 4},
-            {.from = (const uint8_t *)p->c, .rows = 9, .elem_bytes = 2, .write = true}}},
-        p->rows, p->columns);
+    const enum mm_start starts[] = {MM_ZERO, MM_ADD, MM_SUB, MM_ADD};
+    const struct mm_fetch fetch[] = {{.from = (const uint8_t *)p->b, .row_bytes = 64, .rows = 5,
+        .elem_bytes = 4}, {.from = (const uint8_t *)p->c, .rows = 9, .elem_bytes = 2,
+        .write = true}};
+    const struct mm m = {.a = p->a, .b = p->b, .c = p->c, .a_row = p->a_row, .a_col = p->a_col,
+        .b_row = p->b_row, .c_row = p->c_row, .terms = p->terms, .start = starts[p->start]};
+    const struct mm_beside beside = {.decay = p->start == LANES_DECAY ? p->decay : NULL,
+        .out = p->out, .decay_step = p->decay_step, .narrow = p->narrow, .fetch_count = 2,
+        .fetch = fetch};
+    if (p->start == LANES_DECAY || p->out != NULL || p->narrow)
+        mm_run_beside(&m, &beside, p->rows, p->columns);
+    else
+        mm_run(&m, p->rows, p->columns);
 }
 
 static void solve(const float *a, float *x, size_t row, uint32_t rows, uint32_t columns)
