@@ -70,21 +70,41 @@ static void lower(const float *a, size_t a_row, const float *b, float *c, size_t
 
 /* ---- loading ---- */
 
+/* Rows and columns are multiples of 8. */
+static void transpose(const float *in, size_t in_row, uint32_t rows, uint32_t columns, float *out,
+    size_t out_row)
+{
+#ifdef __AVX2__
+    for (uint32_t i = 0; i < rows; i += 8)
+        for (uint32_t k = 0; k < columns; k += 8)
+            v16_transpose8(in + i * in_row + k, in_row, out + k * out_row + i, out_row);
+#else
+    for (uint32_t k = 0; k < columns; k++)
+        for (uint32_t i = 0; i < rows; i++) out[k * out_row + i] = in[i * in_row + k];
+#endif
+}
+
 static int64_t state_at(const struct scan *s, uint32_t which, uint32_t v)
 {
     return ((int64_t)(s->head + which) * s->p->head_dim + v) * s->p->state_dim;
 }
+
+enum { LINES = 8 }; /* rows of a state that are transposed together */
 
 static void state_load(const struct scan *s, uint32_t which)
 {
     const sc_k_ssm_params *p = s->p;
     int32_t source = ((const int32_t *)sc_host_ptr(p->source))[s->row];
     struct ref_begin from = ref_begin(&p->state, &p->initial, source, s->row);
-    float *state = s->x.state + (size_t)which * s->np * s->vp, line[SC_K_DIM_MAX];
-    memset(state, 0, (size_t)s->np * s->vp * sizeof(float));
-    for (uint32_t v = 0; v < p->head_dim; v++) {
-        ref_begin_load(line, &from, state_at(s, which, v), p->state_dim);
-        for (uint32_t n = 0; n < p->state_dim; n++) state[(size_t)n * s->vp + v] = line[n];
+    float *state = s->x.state + (size_t)which * s->np * s->vp, lines[LINES * SC_K_DIM_MAX] = {0};
+    for (uint32_t v = 0; v < s->vp; v += LINES) {
+        for (uint32_t r = 0; r < LINES; r++)
+            if (v + r < p->head_dim)
+                ref_begin_load(lines + (size_t)r * s->np, &from, state_at(s, which, v + r),
+                    p->state_dim);
+            else
+                memset(lines + (size_t)r * s->np, 0, s->np * sizeof(float));
+        transpose(lines, s->np, LINES, s->np, state + v, s->vp);
     }
 }
 
@@ -93,11 +113,12 @@ static void state_store(const struct scan *s, int32_t slot)
     const sc_k_ssm_params *p = s->p;
     for (uint32_t which = 0; which < s->count; which++) {
         const float *state = s->x.state + (size_t)which * s->np * s->vp;
-        float line[SC_K_DIM_MAX];
-        for (uint32_t v = 0; v < p->head_dim; v++) {
-            for (uint32_t n = 0; n < p->state_dim; n++) line[n] = state[(size_t)n * s->vp + v];
-            ref_store(line, ref_slot(&p->state, slot), p->state.dtype, state_at(s, which, v),
-                p->state_dim);
+        float lines[LINES * SC_K_DIM_MAX];
+        for (uint32_t v = 0; v < p->head_dim; v += LINES) {
+            transpose(state + v, s->vp, s->np, LINES, lines, s->np);
+            for (uint32_t r = 0; r < LINES && v + r < p->head_dim; r++)
+                ref_store(lines + (size_t)r * s->np, ref_slot(&p->state, slot), p->state.dtype,
+                    state_at(s, which, v + r), p->state_dim);
         }
     }
 }
@@ -117,9 +138,7 @@ static void load_group(const struct scan *s, int64_t t0, uint32_t n)
         ref_load(s->x.b + (size_t)i * np, p->b, p->dtype, (t0 + i) * bs + first, p->state_dim);
         ref_load(s->x.c + (size_t)i * np, p->c, p->dtype, (t0 + i) * cs + first, p->state_dim);
     }
-    for (uint32_t k = 0; k < np; k++)
-        for (uint32_t i = 0; i < all; i++)
-            s->x.bt[(size_t)k * s->chunk + i] = s->x.b[(size_t)i * np + k];
+    transpose(s->x.b, np, all, np, s->x.bt, s->chunk);
     for (uint32_t i = 0; i < n; i += 16)
         product(s->x.c + (size_t)i * np, np, 1, s->x.bt, s->chunk,
             s->x.cb + (size_t)i * s->chunk, s->chunk, n - i < 16 ? n - i : 16, np, i + 16, false);
