@@ -11,8 +11,17 @@
 
 #include "bench_common.h"
 
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && \
-    !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+#define CHECKED 1
+#elif defined(__has_feature)
+#if __has_feature(thread_sanitizer) || __has_feature(address_sanitizer)
+#define CHECKED 1
+#endif
+#endif
+#ifndef CHECKED
+#define CHECKED 0
+#endif
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !CHECKED
 #define CLONES __attribute__((target_clones("avx512f", "avx2", "default"), noinline))
 #else
 #define CLONES
@@ -60,9 +69,26 @@ INLINE void tile(const float *restrict x, size_t rows, const float *restrict pan
     }
 }
 
+/* Columns without tiles: the last ones, fewer than a panel's. */
+INLINE void rest_apply(const float *x, const float *rest, float *y, size_t y_stride,
+    size_t columns, size_t rows, size_t in)
+{
+    for (size_t t = 0; t < rows; t++) {
+        float sum[DENSE_PANEL] = {0};
+        for (size_t k = 0; k < in; k++)
+            for (size_t j = 0; j < columns; j++)
+                sum[j] = __builtin_fmaf(x[t * in + k], rest[k * columns + j], sum[j]);
+        memcpy(y + t * y_stride, sum, columns * sizeof *y);
+    }
+}
+
 INLINE void panel_apply(const float *x, const float *panel, float *y, size_t y_stride, size_t rows,
     size_t in)
 {
+    if (CHECKED) { /* with a check in each lane of a tile compilers take minutes */
+        rest_apply(x, panel, y, y_stride, DENSE_PANEL, rows, in);
+        return;
+    }
     for (; rows >= TILE_ROWS; rows -= TILE_ROWS, x += TILE_ROWS * in, y += TILE_ROWS * y_stride)
         tile(x, TILE_ROWS, panel, y, y_stride, in);
     switch (rows) {
@@ -74,19 +100,6 @@ INLINE void panel_apply(const float *x, const float *panel, float *y, size_t y_s
     case 2: tile(x, 2, panel, y, y_stride, in); break;
     case 1: tile(x, 1, panel, y, y_stride, in); break;
     default: break;
-    }
-}
-
-/* The last columns, fewer than a panel's. */
-INLINE void rest_apply(const float *x, const float *rest, float *y, size_t y_stride,
-    size_t columns, size_t rows, size_t in)
-{
-    for (size_t t = 0; t < rows; t++) {
-        float sum[DENSE_PANEL] = {0};
-        for (size_t k = 0; k < in; k++)
-            for (size_t j = 0; j < columns; j++)
-                sum[j] = __builtin_fmaf(x[t * in + k], rest[k * columns + j], sum[j]);
-        memcpy(y + t * y_stride, sum, columns * sizeof *y);
     }
 }
 
