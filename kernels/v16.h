@@ -15,7 +15,12 @@
 /* Loops over registers: an array that is indexed by a variable would lie in memory. */
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define UNROLL /* with checks in every copy, a file takes minutes to compile */
-#else
+#elif defined(__has_feature) /* clang says it so */
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#define UNROLL
+#endif
+#endif
+#ifndef UNROLL
 #define UNROLL _Pragma("GCC unroll 16")
 #endif
 

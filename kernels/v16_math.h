@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The elementary functions of ref_math.h on sixteen lanes (v16.h), operation for operation, hence
- * with their bits; and sixteen elements of a tensor of either dtype. For loops that compilers leave
- * in pieces, through buffers. */
+/* The elementary functions of ref_math.h on sixteen lanes (v16.h), operation for operation but for
+ * the power of two (v16_scaled()), with their bits, sign and payload of a NaN apart; and sixteen
+ * elements of a tensor of either dtype. For loops that compilers leave in pieces, through
+ * buffers. */
 #ifndef SC_V16_MATH_H
 #define SC_V16_MATH_H
 

@@ -42,12 +42,12 @@ SC_REF_INLINE void tile_open(struct tile *tile, const sc_k_conv_prefill_params *
     tile->channel = channel;
     tile->n = p->channels - channel < TILE ? p->channels - channel : TILE;
     float narrow[WIDTH_MAX * TILE];
-    const float *taps = (const float *)sc_host_ptr(p->weight) + (size_t)channel * p->width;
-    if (p->weight_dtype != SC_DTYPE_F32) {
+    const float *taps = narrow;
+    if (p->weight_dtype == SC_DTYPE_F32)
+        taps = (const float *)sc_host_ptr(p->weight) + (size_t)channel * p->width;
+    else
         ref_load(narrow, p->weight, p->weight_dtype, (int64_t)channel * p->width,
             tile->n * p->width);
-        taps = narrow;
-    }
     if (p->width == WIDTH_MAX)
         tile_weights(tile, taps, WIDTH_MAX);
     else
@@ -111,8 +111,11 @@ SC_REF_INLINE uint32_t tile_steps(const struct tile *tile, float *const *tap, co
         }
         step_sums(tile, tap, in, out, c, V16_MANY, width, dtype, narrow, silu);
     }
-    for (; c + STEP <= tile->n; c += STEP)
+    for (; c + STEP <= tile->n; c += STEP) {
+        __builtin_prefetch(in + in_next + c * elem_bytes, 0, 3);
+        __builtin_prefetch(out + out_next + c * elem_bytes, 1, 3);
         step_sums(tile, tap, in, out, c, 1, width, dtype, narrow, silu);
+    }
     return c;
 }
 #endif

@@ -131,69 +131,74 @@ static struct work next_work(const struct group *w, int64_t t, int64_t n)
     return (struct work){first, (uint32_t)count, hv / (p->shape.v_heads / p->shape.heads), hv};
 }
 
-/* Rows of tokens, from element `at` of each. */
-static struct mm_fetch fetch_rows(const struct group *w, sc_devptr base, int64_t stride,
-    uint64_t dense, uint64_t at, const struct work *work)
+/* `columns` elements of `count` tokens from `first` on, from element `at` of each. */
+static struct mm_fetch fetch_rows(const struct group *w, sc_devptr base, int64_t pitch, int64_t at,
+    uint32_t columns, int64_t first, uint32_t count)
 {
     uint32_t elem_bytes = sc_kernel_elem_bytes(w->p->dtype);
-    int64_t pitch = sc_kernel_stride(stride, dense);
-    return (struct mm_fetch){.from = (const uint8_t *)sc_host_ptr(base)
-            + (work->first * pitch + (int64_t)at) * elem_bytes,
-        .row_bytes = pitch * elem_bytes, .rows = work->count, .elem_bytes = elem_bytes};
+    return (struct mm_fetch){
+        .from = (const uint8_t *)sc_host_ptr(base) + (first * pitch + at) * elem_bytes,
+        .row_bytes = pitch * elem_bytes, .rows = count, .columns = columns,
+        .elem_bytes = elem_bytes};
 }
 
-/* v of the head after head `which`. */
+/* v of the head after head `which`; after the last one, of what comes next. */
 static struct mm_fetch fetch_v(const struct group *w, uint32_t which, int64_t t0, uint32_t n)
 {
     const sc_k_delta_params *p = w->p;
-    uint64_t dense = (uint64_t)p->shape.v_heads * w->v_dim;
-    struct work work = {t0, n, w->h, w->hv + which + 1};
-    if (which + 1 == w->count) work = w->next;
-    return fetch_rows(w, p->v, p->v_stride, dense, (uint64_t)work.hv * w->v_dim, &work);
+    int64_t pitch = sc_kernel_stride(p->v_stride, (uint64_t)p->shape.v_heads * w->v_dim);
+    if (which + 1 < w->count)
+        return fetch_rows(w, p->v, pitch, (int64_t)(w->hv + which + 1) * w->v_dim, w->v_dim, t0, n);
+    return fetch_rows(w, p->v, pitch, (int64_t)w->next.hv * w->v_dim, w->v_dim, w->next.first,
+        w->next.count);
 }
 
 /* What head `which` is about to write. */
 static struct mm_fetch fetch_o(const struct group *w, uint32_t which, int64_t t0, uint32_t n)
 {
     const sc_k_delta_params *p = w->p;
-    uint64_t dense = (uint64_t)p->shape.v_heads * w->v_dim;
-    const struct work work = {t0, n, w->h, w->hv + which};
-    struct mm_fetch rows = fetch_rows(w, p->o, p->o_stride, dense, (uint64_t)work.hv * w->v_dim,
-        &work);
+    int64_t pitch = sc_kernel_stride(p->o_stride, (uint64_t)p->shape.v_heads * w->v_dim);
+    struct mm_fetch rows = fetch_rows(w, p->o, pitch, (int64_t)(w->hv + which) * w->v_dim,
+        w->v_dim, t0, n);
     rows.write = true;
     return rows;
 }
 
-/* v_dim rows of a head's state. */
-static struct mm_fetch fetch_state(const struct group *w, const sc_k_slots *slots, int32_t slot,
+/* v_dim rows of a state that begins at `base` (0: there is none). */
+static struct mm_fetch fetch_state(const struct group *w, sc_devptr base, sc_dtype dtype,
     uint32_t hv, bool write)
 {
-    uint32_t elem_bytes = sc_kernel_elem_bytes(slots->dtype);
-    if (slot <= 0) return (struct mm_fetch){0};
-    return (struct mm_fetch){.from = (const uint8_t *)sc_host_ptr(ref_slot(slots, slot))
-            + delta_at(&w->p->shape, hv, 0) * elem_bytes,
-        .row_bytes = (int64_t)w->k_dim * elem_bytes, .rows = w->v_dim, .elem_bytes = elem_bytes,
-        .write = write};
+    uint32_t elem_bytes = sc_kernel_elem_bytes(dtype);
+    if (base == 0) return (struct mm_fetch){0};
+    return (struct mm_fetch){
+        .from = (const uint8_t *)sc_host_ptr(base) + delta_at(&w->p->shape, hv, 0) * elem_bytes,
+        .row_bytes = (int64_t)w->k_dim * elem_bytes, .rows = w->v_dim, .columns = w->k_dim,
+        .elem_bytes = elem_bytes, .write = write};
 }
 
-/* While head `which` writes its state. Before the last of the group is done: q and k of the next
- * chunk. In the row's last chunk: where the state goes, and one of those of the next heads.
- * Returns how many, at most FETCHES. */
+/* While head `which` writes its state. With the last of the group: q and k of the next chunk. In
+ * the row's last chunk: where the state goes, and the beginning of one of the next heads, as far
+ * as there are as many of them. Returns how many, at most FETCHES. */
 static uint32_t fetch_next(const struct group *w, uint32_t which, struct mm_fetch *fetch)
 {
     const sc_k_delta_params *p = w->p;
-    uint64_t dense = (uint64_t)p->shape.heads * w->k_dim, at = (uint64_t)w->next.h * w->k_dim;
-    uint32_t n = 0;
+    const struct work *next = &w->next;
+    uint64_t dense = (uint64_t)p->shape.heads * w->k_dim;
+    int64_t at = (int64_t)next->h * w->k_dim;
+    uint32_t n = 0, hv = next->hv + which;
     if (which + 1 == w->count) {
-        fetch[n++] = fetch_rows(w, p->q, p->q_stride, dense, at, &w->next);
-        fetch[n++] = fetch_rows(w, p->k, p->k_stride, dense, at, &w->next);
+        fetch[n++] = fetch_rows(w, p->q, sc_kernel_stride(p->q_stride, dense), at, w->k_dim,
+            next->first, next->count);
+        fetch[n++] = fetch_rows(w, p->k, sc_kernel_stride(p->k_stride, dense), at, w->k_dim,
+            next->first, next->count);
     }
-    if (w->next.hv == w->hv) return n;
-    int32_t source = ((const int32_t *)sc_host_ptr(p->source))[w->row];
+    if (next->hv == w->hv) return n;
+    struct ref_begin from = delta_begin(p, w->row);
     int32_t dest = ((const int32_t *)sc_host_ptr(p->dest))[w->row];
-    fetch[n++] = fetch_state(w, &p->state, dest, w->hv + which, true);
-    if (w->next.count > 0 && w->next.hv + which < p->shape.v_heads)
-        fetch[n++] = fetch_state(w, &p->state, source, w->next.hv + which, false);
+    fetch[n++] = fetch_state(w, dest > 0 ? ref_slot(&p->state, dest) : 0, p->state.dtype,
+        w->hv + which, true);
+    if (next->count > 0 && hv < p->shape.v_heads)
+        fetch[n++] = fetch_state(w, from.base, from.dtype, hv, false);
     return n;
 }
 

@@ -10,7 +10,6 @@
 #define SC_MATMUL_WIDE_H
 
 #include "v16_math.h"
-#include "wide_row.h"
 
 #ifdef __AVX512F__
 enum { MM_ROWS = 8, MM_COLS = 2, MM_TRIANGLE = 16 };
@@ -28,18 +27,18 @@ struct mm {
     enum mm_start start; /* from zero, or from what c holds */
 };
 
-/* Rows `row_bytes` apart that will be read, or written. */
+/* Rows of `columns` elements, `row_bytes` apart, that will be read, or written. Rows and columns
+ * that c does not have are not fetched. */
 struct mm_fetch {
     const uint8_t *from;
     int64_t row_bytes;
-    uint32_t rows, elem_bytes;
+    uint32_t rows, columns, elem_bytes;
     bool write;
 };
 
 /* What a product does on the way, with the bits of a pass of its own: row i of c is decayed by
  * decay[i * decay_step] before it is added to; in the end it is multiplied by out[i], or rounded to
- * bf16. And what the caller works on next is fetched tile by tile, as matrices of c's shape in
- * places of their own. */
+ * bf16. And what the caller works on next is fetched tile by tile, as if it lay like c. */
 struct mm_beside {
     const float *decay, *out; /* NULL: not done */
     size_t decay_step;
@@ -64,13 +63,15 @@ SC_REF_INLINE void mm_end(const struct mm_beside *beside, float *c, uint32_t i, 
     v16_store(c, sum);
 }
 
-/* What lies where rows i.. and columns j.. of c would. */
-SC_REF_INLINE void mm_fetch(const struct mm_fetch *f, uint32_t i, uint32_t j, uint32_t rows,
+/* What lies where rows i.. and columns j.. of c would. What is read goes to the second cache: the
+ * nearest one is full of the product, which ends before it is read. */
+SC_REF_INLINE void mm_fetch_tile(const struct mm_fetch *f, uint32_t i, uint32_t j, uint32_t rows,
     uint32_t cols)
 {
+    uint32_t end = j + 16 * cols < f->columns ? j + 16 * cols : f->columns;
     for (uint32_t r = i; r < i + rows && r < f->rows; r++)
-        for (uint32_t l = 0; l < 16 * cols * f->elem_bytes; l += 64) {
-            const uint8_t *line = f->from + r * f->row_bytes + j * f->elem_bytes + l;
+        for (uint32_t at = j * f->elem_bytes; at < end * f->elem_bytes; at += 64) {
+            const uint8_t *line = f->from + r * f->row_bytes + at;
             if (f->write)
                 __builtin_prefetch(line, 1, 3);
             else
@@ -86,7 +87,7 @@ SC_REF_INLINE void mm_tile(const struct mm *m, const struct mm_beside *beside, u
     float *c = m->c + i * m->c_row + j;
     const float *a = m->a + i * m->a_row, *b = m->b + j;
     for (uint32_t f = 0; beside != NULL && f < beside->fetch_count; f++)
-        mm_fetch(&beside->fetch[f], i, j, rows, cols);
+        mm_fetch_tile(&beside->fetch[f], i, j, rows, cols);
     for (uint32_t r = 0; r < rows; r++)
         for (uint32_t l = 0; l < cols; l++)
             acc[r][l] = mm_begin(beside, c + r * m->c_row + 16 * l, i + r, start);

@@ -43,8 +43,11 @@ SC_REF_INLINE void lane_squares(float *lane, const float *x, uint32_t n)
 /* Of `count` vectors, each. */
 SC_REF_INLINE void gates(v16 *z, uint32_t count, sc_k_act act)
 {
-    if (act == SC_K_ACT_SILU) v16_silus(z, count);
-    UNROLL for (uint32_t i = 0; i < count && act != SC_K_ACT_SILU; i++) z[i] = v16_sigmoid(z[i]);
+    if (act == SC_K_ACT_SILU) {
+        v16_silus(z, count);
+        return;
+    }
+    UNROLL for (uint32_t i = 0; i < count; i++) z[i] = v16_sigmoid(z[i]);
 }
 
 /* x <- x act(z), z from element `at` on. */
@@ -72,7 +75,7 @@ SC_REF_INLINE void take_gated(v16 *x, uint32_t count, const sc_k_gated_rmsnorm_p
     if (p->gate_first) multiply_gated(x, count, p, p->act, head->z_at + d);
 }
 
-SC_REF_INLINE v16 square(v16 squares, uint32_t count, const sc_k_gated_rmsnorm_params *p,
+SC_REF_INLINE v16 add_squares(v16 squares, uint32_t count, const sc_k_gated_rmsnorm_params *p,
     sc_dtype dtype, const struct head *head, uint32_t d)
 {
     v16 x[V16_MANY];
@@ -101,8 +104,8 @@ SC_REF_INLINE void rmsnorm_wide(const sc_k_gated_rmsnorm_params *p, uint32_t dim
     v16 squares = v16_zero();
     uint32_t d = 0;
     for (; d + 16 * V16_MANY <= dim; d += 16 * V16_MANY)
-        squares = square(squares, V16_MANY, p, dtype, head, d);
-    for (; d < dim; d += 16) squares = square(squares, 1, p, dtype, head, d);
+        squares = add_squares(squares, V16_MANY, p, dtype, head, d);
+    for (; d < dim; d += 16) squares = add_squares(squares, 1, p, dtype, head, d);
     v16 rms = v16_set(1.0f / sqrtf(v16_sum(squares) / (float)dim + p->eps));
     for (d = 0; d + 16 * V16_MANY <= dim; d += 16 * V16_MANY)
         scale(rms, V16_MANY, p, dtype, act, head, d);

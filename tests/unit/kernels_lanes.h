@@ -21,7 +21,7 @@ struct lanes_product {
     bool narrow;
 };
 
-/* Of `n` numbers, a multiple of 64. */
+/* Of `n` numbers, a multiple of 64; a third of them one vector at a time. */
 struct lanes {
     void (*exps)(const float *x, float *y, size_t n);
     void (*silus)(const float *x, float *y, size_t n);
