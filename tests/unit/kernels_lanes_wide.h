@@ -5,31 +5,22 @@
 
 enum { MANY = 16 * V16_MANY };
 
-static void exps(const float *x, float *y, size_t n)
+/* Every third time one vector at a time. */
+static void functions(const float *x, float *y, size_t n, bool silu)
 {
     for (size_t at = 0; at < n; at += MANY) {
         v16 many[V16_MANY];
         for (uint32_t i = 0; i < V16_MANY; i++) many[i] = v16_load(x + at + 16 * i);
-        if (at / MANY % 3 == 0)
-            for (uint32_t i = 0; i < V16_MANY; i++) many[i] = v16_exp(many[i]);
-        else
-            v16_exps(many, V16_MANY);
+        for (uint32_t i = 0; at / MANY % 3 == 0 && i < V16_MANY; i++)
+            many[i] = silu ? v16_silu(many[i]) : v16_exp(many[i]);
+        if (at / MANY % 3 != 0 && silu) v16_silus(many, V16_MANY);
+        if (at / MANY % 3 != 0 && !silu) v16_exps(many, V16_MANY);
         for (uint32_t i = 0; i < V16_MANY; i++) v16_store(y + at + 16 * i, many[i]);
     }
 }
 
-static void silus(const float *x, float *y, size_t n)
-{
-    for (size_t at = 0; at < n; at += MANY) {
-        v16 many[V16_MANY];
-        for (uint32_t i = 0; i < V16_MANY; i++) many[i] = v16_load(x + at + 16 * i);
-        if (at / MANY % 3 == 0)
-            for (uint32_t i = 0; i < V16_MANY; i++) many[i] = v16_silu(many[i]);
-        else
-            v16_silus(many, V16_MANY);
-        for (uint32_t i = 0; i < V16_MANY; i++) v16_store(y + at + 16 * i, many[i]);
-    }
-}
+static void exps(const float *x, float *y, size_t n) { functions(x, y, n, false); }
+static void silus(const float *x, float *y, size_t n) { functions(x, y, n, true); }
 
 static void narrow(const float *x, uint16_t *y, size_t n)
 {
