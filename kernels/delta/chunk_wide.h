@@ -11,7 +11,7 @@ enum { SC_WIDE_C = 64, SC_WIDE_C_ROW = 80, SC_WIDE_SHARE = 4 };
 
 /* Floats from one row to the next, of rows of `width`: an odd number of cache lines. With rows of a
  * power of two the lines of one column, which a product walks down, would share a few sets of the
- * nearest cache and push each other out. */
+ * nearest cache. Measured, it gave nothing on Zen 4 (docs/explanation/kernels/delta.md). */
 static inline uint32_t sc_wide_row(uint32_t width)
 {
     return ((width + 15) / 16 | 1) * 16;
